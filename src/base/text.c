@@ -1,0 +1,95 @@
+#include "base/text.h"
+
+#include "base/mem.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Room for `count` more bytes and the NUL. */
+static bool reserve(struct sw_text *text, int64_t count)
+{
+    int64_t wanted;
+    void *array = text->bytes;
+    if (!text->failed && sw_size_add(text->used_bytes, count, &wanted) &&
+        sw_array_reserve(&array, &text->capacity_bytes, wanted, 1)) {
+        text->bytes = array;
+        return true;
+    }
+    text->failed = true;
+    return false;
+}
+
+void sw_text_add(struct sw_text *text, const char *format, ...)
+{
+    char piece[1024];
+    va_list args, again;
+    va_start(args, format);
+    va_copy(again, args);
+    int count = vsnprintf(piece, sizeof piece, format, args);
+    va_end(args);
+    if (count < 0)
+        text->failed = true;
+    else if (count < (int)sizeof piece)
+        sw_text_add_bytes(text, piece, count);
+    else if (reserve(text, count)) {
+        vsnprintf(text->bytes + text->used_bytes, (size_t)count + 1, format, again);
+        text->used_bytes += count;
+    }
+    va_end(again);
+}
+
+void sw_text_add_bytes(struct sw_text *text, const char *bytes, int64_t count)
+{
+    if (!reserve(text, count))
+        return;
+    memcpy(text->bytes + text->used_bytes, bytes, (size_t)count);
+    text->used_bytes += count;
+    text->bytes[text->used_bytes] = '\0';
+}
+
+void sw_text_add_json_string(struct sw_text *text, const char *string)
+{
+    sw_text_add_bytes(text, "\"", 1);
+    while (*string != '\0') {
+        size_t plain = 0;
+        while ((unsigned char)string[plain] >= 0x20 && string[plain] != '"' &&
+               string[plain] != '\\' && string[plain] != 0x7F)
+            plain++;
+        sw_text_add_bytes(text, string, (int64_t)plain);
+        string += plain;
+        if (*string == '\0')
+            break;
+        if (*string == '"' || *string == '\\')
+            sw_text_add(text, "\\%c", *string);
+        else if (*string == '\n')
+            sw_text_add_bytes(text, "\\n", 2);
+        else
+            sw_text_add(text, "\\u%04x", (unsigned)(unsigned char)*string);
+        string++;
+    }
+    sw_text_add_bytes(text, "\"", 1);
+}
+
+void sw_text_add_json_double(struct sw_text *text, double value)
+{
+    char digits[40];
+    if (!isfinite(value)) {
+        sw_text_add_bytes(text, "null", 4);
+        return;
+    }
+    for (int precision = 1; precision <= 17; precision++) {
+        snprintf(digits, sizeof digits, "%.*g", precision, value);
+        if (strtod(digits, NULL) == value)
+            break;
+    }
+    sw_text_add(text, "%s", digits);
+}
+
+sw_code sw_text_check(const struct sw_text *text, const char *what, struct sw_err *err)
+{
+    if (text->failed)
+        return SW_FAIL(err, SW_E_MEMORY, "no memory for %s", what);
+    return SW_OK;
+}

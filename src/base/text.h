@@ -1,0 +1,30 @@
+/* Text that is built up piece by piece: JSON lines, headers, tables. A failed allocation sticks:
+ * later calls do nothing, and the one check is at the end. */
+#ifndef SPILLWAY_BASE_TEXT_H
+#define SPILLWAY_BASE_TEXT_H
+
+#include "base/err.h"
+
+#include <stdint.h>
+
+/* Start with `struct sw_text text = {0}`; end with free(text.bytes). */
+struct sw_text {
+    char *bytes;        /* owned; NUL-terminated once anything was added, else NULL */
+    int64_t used_bytes; /* without the NUL */
+    int64_t capacity_bytes;
+    bool failed; /* an allocation failed: the text is not whole */
+};
+
+void sw_text_add(struct sw_text *text, const char *format, ...) SW_PRINTF(2, 3);
+void sw_text_add_bytes(struct sw_text *text, const char *bytes, int64_t count);
+/* `string` as a JSON string, quotes included. UTF-8 goes through as it is; control characters are
+ * escaped. */
+void sw_text_add_json_string(struct sw_text *text, const char *string);
+/* A number as JSON: the shortest decimal that reads back as the same double; null when it is not
+ * finite. */
+void sw_text_add_json_double(struct sw_text *text, double value);
+/* SW_E_MEMORY naming `what` when an allocation failed on the way. */
+sw_code sw_text_check(const struct sw_text *text, const char *what,
+                      struct sw_err *err) SW_WARN_UNUSED;
+
+#endif

@@ -1,0 +1,101 @@
+/* Running a plan: weights, gradients and optimizer states in their tiers; steps, drains, evaluation
+ * and generation as programs over them. One engine a process; calls come from one thread.
+ *
+ *   open → write_param / write_state for everything → start → step … drain … evaluate … close
+ *
+ * A step leaves its gradients held: they are applied by the window that the next step begins with,
+ * or by drain. So weights and states are those of "after step N" only once step N is drained;
+ * evaluate, generate and the read functions drain first by themselves. */
+#ifndef SPILLWAY_EXEC_ENGINE_H
+#define SPILLWAY_EXEC_ENGINE_H
+
+#include "data/row.h"
+#include "kernels/device.h"
+#include "model/spec.h"
+#include "optim/optim.h"
+#include "plan/plan.h"
+
+struct sw_engine;
+
+/* What the engine borrows until it is closed. */
+struct sw_engine_config {
+    const struct sw_plan *plan;
+    const struct sw_model *model;
+    const struct sw_optim_settings *optim; /* NULL: no training, only evaluate and generate */
+    const struct sw_device_ops *device;
+    struct sw_pool *pool;
+    uint64_t seed;   /* of dropout and stochastic rounding */
+    float dropout;   /* in training */
+    float smoothing; /* label smoothing, in training */
+    /* Called on long waits (pre-writing spill files); may be NULL. */
+    void (*progress)(void *context, const char *what, int64_t done_bytes, int64_t total_bytes);
+    void *progress_context;
+};
+
+sw_code sw_engine_open(struct sw_engine **out, const struct sw_engine_config *config,
+                       struct sw_err *err) SW_WARN_UNUSED;
+void sw_engine_close(struct sw_engine *engine);
+
+/* Elements [first, first + count) of a parameter's master weights, fp32 in host memory. */
+sw_code sw_engine_write_param(struct sw_engine *engine, int64_t param, int64_t first, int64_t count,
+                              const float *values, struct sw_err *err) SW_WARN_UNUSED;
+sw_code sw_engine_read_param(struct sw_engine *engine, int64_t param, int64_t first, int64_t count,
+                             float *values, struct sw_err *err) SW_WARN_UNUSED;
+
+/* Optimizer states of a parameter: sw_optim_state_count() arrays, named and shaped by
+ * optim/optim.h; as stored (fp32 or bf16), so that they come back bit for bit. */
+sw_code sw_engine_write_state(struct sw_engine *engine, int64_t param, int state, int64_t first,
+                              int64_t count, const void *values, struct sw_err *err) SW_WARN_UNUSED;
+sw_code sw_engine_read_state(struct sw_engine *engine, int64_t param, int state, int64_t first,
+                             int64_t count, void *values, struct sw_err *err) SW_WARN_UNUSED;
+
+/* Everything is written: build compute weights, seal the memory, start the lanes. */
+sw_code sw_engine_start(struct sw_engine *engine, struct sw_err *err) SW_WARN_UNUSED;
+
+enum { SW_ENGINE_LANES_MAX = 32 };
+
+struct sw_step_result {
+    double loss;      /* mean over the global batch's target tokens (with smoothing) */
+    double grad_norm; /* before clipping */
+    bool finite;      /* false: loss or gradient is not finite, and this step changes nothing */
+    int32_t nonfinite_block; /* the first block whose output or gradient was not finite, or -1 */
+    double seconds;          /* end of the previous step's backward to the end of this one's, drains
+                                excluded */
+    int lane_count;
+    const char *lane_names[SW_ENGINE_LANES_MAX]; /* "compute", "h2d", "nvme read", … borrowed */
+    double lane_busy_seconds[SW_ENGINE_LANES_MAX];
+    int64_t nvme_read_bytes, nvme_written_bytes;
+};
+
+/* One optimizer step. `step` counts from 1; `lr` is its learning rate, used when its window runs.
+ */
+sw_code sw_engine_step(struct sw_engine *engine, int64_t step, double lr,
+                       const struct sw_batch *batch, struct sw_step_result *out,
+                       struct sw_err *err) SW_WARN_UNUSED;
+/* Apply the held gradients. Nothing to do: SW_OK at once. */
+sw_code sw_engine_drain(struct sw_engine *engine, struct sw_err *err) SW_WARN_UNUSED;
+/* The held gradient of a parameter, fp32, before clipping; between step and drain. For tests. */
+sw_code sw_engine_read_gradient(struct sw_engine *engine, int64_t param, int64_t first,
+                                int64_t count, float *values, struct sw_err *err) SW_WARN_UNUSED;
+
+/* Sum of the token losses (no dropout, no smoothing) over any number of rows, in micro-batches.
+ * logits: NULL, or fp32 host memory [target tokens of the batch][vocabulary], for tests. */
+sw_code sw_engine_evaluate(struct sw_engine *engine, const struct sw_batch *batch, double *loss_sum,
+                           int64_t *tokens, float *logits, struct sw_err *err) SW_WARN_UNUSED;
+
+/* Generation. begin: encode `count` rows (at most the plan's generation rows); every row has
+ * `beams` hypotheses, numbered row * beams + beam. step: hypothesis i goes on from hypothesis
+ * parents[i] (of the same row) with token tokens[i]; log_probabilities fp32 [count * beams]
+ * [vocabulary] of the next token in host memory. The first step's tokens are the start token and
+ * parents[i] = i. At most the plan's generation length steps. */
+sw_code sw_engine_generate_begin(struct sw_engine *engine, const struct sw_row *rows, int64_t count,
+                                 int64_t beams, struct sw_err *err) SW_WARN_UNUSED;
+sw_code sw_engine_generate_step(struct sw_engine *engine, const int32_t *tokens,
+                                const int32_t *parents, float *log_probabilities,
+                                struct sw_err *err) SW_WARN_UNUSED;
+
+/* Trace of what the lanes ran from now on, as a Chrome trace JSON file; written by close. */
+sw_code sw_engine_trace(struct sw_engine *engine, const char *path,
+                        struct sw_err *err) SW_WARN_UNUSED;
+
+#endif

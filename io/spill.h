@@ -9,10 +9,10 @@
  * directory read, write, wait   from any thread, any number at once; nothing is allocated
  *
  * A region reads as zeros until it is written. Any offset and length work; fast are transfers whose
- * offset in the region is a multiple of SW_SPILL_BLOCK_BYTES, whose memory is aligned to
- * SW_AIO_ALIGNMENT_BYTES, and that end on a multiple of the block or at the region's end: they go
- * straight between drive and memory (but for the last block of a region of odd length). Others pass
- * through small registered staging buffers.
+ * offset in the region is a multiple of the block (4096 without checksums), whose memory is aligned
+ * to SW_AIO_ALIGNMENT_BYTES, and that end on a multiple of the block or at the region's end: they
+ * go straight between drive and memory (but for the last block of a region of odd length). Others
+ * pass through small registered staging buffers.
  *
  * Transfers that overlap and of which one writes must not be in flight at once; the caller orders
  * them. Neighbours that merely share a block may. */
@@ -26,8 +26,7 @@
 
 struct sw_spill;
 
-/* What one checksum (XXH3, 64 bit) covers. */
-enum { SW_SPILL_BLOCK_BYTES = 64 << 10, SW_SPILL_MAX_DIRECTORIES = 16 };
+enum { SW_SPILL_BLOCK_BYTES = 64 << 10 /* the default */, SW_SPILL_MAX_DIRECTORIES = 16 };
 
 struct sw_spill_directory {
     const char *path;
@@ -40,11 +39,13 @@ typedef void (*sw_spill_progress_fn)(void *context, int64_t done_bytes, int64_t 
 
 struct sw_spill_config {
     const struct sw_spill_directory *directories;
-    int directory_count;                /* 1 .. SW_SPILL_MAX_DIRECTORIES */
-    int64_t capacity_bytes;             /* most that will be reserved; must be free now */
-    int64_t chunk_bytes;                /* stripe; rounded up to the block; 0: 1 MiB */
-    int64_t request_bytes;              /* largest transfer in flight; rounded up; 0: 1 MiB */
-    int queue_depth;                    /* transfers in flight a directory; 0: 32 */
+    int directory_count;    /* 1 .. SW_SPILL_MAX_DIRECTORIES */
+    int64_t capacity_bytes; /* most that will be reserved; must be free now */
+    int64_t block_bytes;    /* what one checksum (XXH3, 64 bit) covers; rounded up to 4096; 0:
+                               SW_SPILL_BLOCK_BYTES */
+    int64_t chunk_bytes;    /* stripe; rounded up to the block; 0: 1 MiB */
+    int64_t request_bytes;  /* largest transfer in flight; rounded up; 0: 1 MiB */
+    int queue_depth;        /* transfers in flight a directory; 0: 32 */
     const struct sw_aio_method *method; /* NULL: the best that is allowed */
     bool verify;                        /* checksums of all blocks, checked on every read */
     bool buffered;                      /* no O_DIRECT, for tests */

@@ -16,8 +16,4 @@ enum { SW_SAFETENSORS_HEADER_MAX_BYTES = 100000000 };
 sw_code sw_safetensors_open(const char *path, struct sw_tensor_file **out,
                             struct sw_err *err) SW_WARN_UNUSED;
 
-/* Bytes of an element of the dtype that safetensors calls `name`; 0: no such dtype, or one of less
- * than a byte. */
-int32_t sw_safetensors_dtype_bytes(const char *name);
-
 #endif

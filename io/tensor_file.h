@@ -45,6 +45,11 @@ struct sw_tensor_file {
 
 void sw_tensor_file_close(struct sw_tensor_file *file); /* NULL is fine */
 
+/* For readers: an open file without tensors yet. Refuses a Git LFS pointer in place of a file and
+ * an empty file, in words a person can act on. */
+sw_code sw_tensor_file_open(const char *path, const char *format, struct sw_tensor_file **out,
+                            struct sw_err *err) SW_WARN_UNUSED;
+
 /* `count` elements from `first` on as fp32. F16 and BF16 are converted exactly. SW_E_FORMAT for a
  * dtype that is not readable, or when the file ends early. */
 sw_code sw_tensor_read_float(const struct sw_tensor *tensor, int64_t first, int64_t count,
@@ -59,6 +64,9 @@ sw_code sw_tensor_equal(const struct sw_tensor *a, const struct sw_tensor *b, bo
 
 /* SW_E_FORMAT, naming tensor, file and dtype, unless the tensor is readable. */
 sw_code sw_tensor_check_readable(const struct sw_tensor *tensor, struct sw_err *err) SW_WARN_UNUSED;
+/* The dtype that safetensors calls `name`: sets dtype_name, element_bytes, readable and dtype.
+ * False, nothing written: there is no such dtype, or its elements are less than a byte. */
+bool sw_tensor_set_dtype(struct sw_tensor *tensor, const char *name);
 /* "[512, 64]" into `out` of SW_TENSOR_SHAPE_TEXT_BYTES; returns `out`. */
 char *sw_tensor_shape_text(const struct sw_tensor *tensor, char *out);
 

@@ -36,8 +36,9 @@ struct sw_export_tensor {
     int64_t shape[SW_TENSOR_DIMS];
 };
 
-/* Create the directory beside the target, its config.json and tokenizer files. All that is passed
- * is copied. SW_E_IO names the free bytes when the tensors do not fit the file system. */
+/* count = 0: a directory without weights. Create the directory beside the target, its config.json
+ * and tokenizer files. All that is passed is copied. SW_E_IO names the free bytes when the tensors
+ * do not fit the file system. */
 sw_code sw_export_begin(struct sw_export **out, const struct sw_export_options *options,
                         const struct sw_export_tensor *tensors, int64_t count,
                         struct sw_err *err) SW_WARN_UNUSED;

@@ -48,13 +48,19 @@ sw_code sw_tokenizer_encode(const struct sw_tokenizer *tokenizer, const char *te
 sw_code sw_tokenizer_decode(const struct sw_tokenizer *tokenizer, const int32_t *ids, int64_t count,
                             struct sw_text *text, struct sw_err *err) SW_WARN_UNUSED;
 
-/* Hands out training texts one by one: false at the end. Borrowed until the next call. */
-typedef bool (*sw_tokenizer_text_fn)(void *context, const char **text, int64_t *bytes);
+struct sw_tokenizer_training {
+    /* Hands out the texts one by one: false at the end. Each is borrowed until the next call. */
+    bool (*next)(void *context, const char **text, int64_t *bytes);
+    void *context;
+    int64_t pieces;            /* <pad>, </s> and <unk> included */
+    bool split_digits;         /* every digit is a piece of its own: T5's are not split */
+    double character_coverage; /* share of the characters that get a piece; 0: 0.9995, as T5 */
+};
 
-/* Train a unigram SentencePiece model of `pieces` pieces with T5's ids (<pad> 0, </s> 1, <unk> 2,
- * no <s>) and write it to `path`. One thread, and the same bytes for the same texts. SW_E_USAGE
- * when the texts are too few or too plain for so many pieces. */
-sw_code sw_tokenizer_train(sw_tokenizer_text_fn next, void *context, int64_t pieces,
-                           const char *path, struct sw_err *err) SW_WARN_UNUSED;
+/* Train a unigram SentencePiece model with T5's ids (<pad> 0, </s> 1, <unk> 2, no <s>) and write it
+ * to `path`. One thread, and the same bytes for the same texts. SW_E_USAGE when the texts are too
+ * few or too plain for so many pieces. */
+sw_code sw_tokenizer_train(const struct sw_tokenizer_training *training, const char *path,
+                           struct sw_err *err) SW_WARN_UNUSED;
 
 #endif

@@ -4,11 +4,12 @@
 #define SPILLWAY_MODEL_BLOCK_H
 
 #include "model/spec.h"
+#include "model/tables.h"
 
 /* Largest micro-batch a plan allows. */
 struct sw_bounds {
-    int64_t rows;              /* per micro-batch */
-    int64_t source_length;     /* longest row, tokens */
+    int64_t rows;          /* per micro-batch */
+    int64_t source_length; /* longest row, tokens */
     int64_t target_length;
     int64_t head_chunk_tokens; /* target tokens whose logits exist at once */
 };
@@ -17,26 +18,28 @@ struct sw_bounds {
 struct sw_microbatch {
     int64_t rows;
     struct sw_rows source, target;
-    const int32_t *source_ids; /* [source.tokens] */
-    const int32_t *target_ids; /* decoder input: labels shifted right behind the start token */
-    const int32_t *labels;     /* [target.tokens] */
+    const int32_t *source_ids;  /* [source.tokens] */
+    const int32_t *target_ids;  /* decoder input: labels shifted right behind the start token */
+    const int32_t *labels;      /* [target.tokens] */
     const int32_t *global_rows; /* [rows] */
-    float loss_scale;          /* 1 / target tokens of the whole global batch */
+    float loss_scale;           /* 1 / target tokens of the whole global batch */
     float smoothing;
 };
 
 struct sw_block_sizes {
-    int64_t input_bytes;     /* residual stream in: what layer-major order saves per micro-batch */
+    int64_t input_bytes; /* residual stream in: what layer-major order saves per micro-batch */
     int64_t output_bytes;
-    int64_t context_bytes;   /* internals that backward needs (kept, or recomputed) */
-    int64_t workspace_bytes; /* scratch, the largest of forward and backward */
+    int64_t context_bytes;                /* internals that backward needs (kept, or recomputed) */
+    int64_t workspace_bytes;              /* scratch, the largest of forward and backward */
     double forward_flops, backward_flops; /* at the bounds, without recomputation */
 };
 
 struct sw_block_run {
     struct sw_stream *stream;
+    const struct sw_device_ops *device;
     const struct sw_kernels *kernels;
     const struct sw_model *model;
+    const struct sw_model_tables *tables; /* reach covers the bounds */
     const struct sw_microbatch *batch;
     int32_t block; /* index into model->blocks */
     enum sw_dtype dtype;
@@ -46,9 +49,11 @@ struct sw_block_run {
 
     const void *weights[SW_BLOCK_UNITS]; /* unit bases, dtype, as in sw_block.units */
     float *gradients[SW_BLOCK_UNITS];    /* unit bases, fp32, += ; NULL where a unit is frozen */
-    float *bias_gradient; /* [heads][2 * reach - 1] of this block's self-attention; zero at its first
-                             micro-batch, += ; `finish` folds it into bias_partial */
-    float *bias_partial;  /* [buckets][heads]: this block's share of its stack's table gradient */
+    float
+        *bias_gradient;  /* [heads][2 * reach - 1] of this block's self-attention; zero at its first
+                            micro-batch, += ; the last micro-batch folds it into bias_partial */
+    float *bias_partial; /* [buckets][heads]: this block's share of its stack's table gradient, += .
+                            Both NULL: not wanted */
 
     const void *input;          /* [N, d_model] residual stream; unused by embeddings */
     void *output;               /* [N, d_model]; may not alias input */
@@ -59,6 +64,7 @@ struct sw_block_run {
     void *gradient;         /* in: d(output); out: d(input); [N, d_model], in place */
     void *encoder_gradient; /* decoder blocks: += d(encoder output) */
     double *loss_sum;       /* head: += sum of token losses (unscaled), device double */
+    float *logits;          /* head: NULL, or [N, vocabulary] to write; only without gradient */
     bool last_microbatch;   /* backward: fold bias_gradient into bias_partial */
 };
 

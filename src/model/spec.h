@@ -4,8 +4,8 @@
  * unit   the parameters that are fetched, reduced, stepped and evicted together
  * block  one step of the computation; reads one or more units. Encoder and decoder blocks have a
  *        unit each; the embedding unit serves the source embedding, the target embedding and, when
- *        tied, the head; the `common` unit holds what is small and used all over (bias tables, final
- *        norms) and is resident everywhere.
+ *        tied, the head; the `common` unit holds what is small and used all over (bias tables,
+ * final norms) and is resident everywhere.
  */
 #ifndef SPILLWAY_MODEL_SPEC_H
 #define SPILLWAY_MODEL_SPEC_H
@@ -29,12 +29,12 @@ enum sw_param_role {
 struct sw_param {
     char name[SW_PARAM_NAME_BYTES]; /* HuggingFace's name; the one it is exported under */
     enum sw_param_role role;
-    int dims;           /* 1 or 2 */
-    int64_t shape[2];   /* shape[1] = 1 when dims == 1 */
+    int dims;         /* 1 or 2 */
+    int64_t shape[2]; /* shape[1] = 1 when dims == 1 */
     int64_t elements;
-    int32_t unit;       /* index of its unit */
-    int64_t offset;     /* elements from the start of the unit; parts of one fused matrix adjoin */
-    bool decays;        /* weight decay applies (neither norm nor bias) */
+    int32_t unit;   /* index of its unit */
+    int64_t offset; /* elements from the start of the unit; parts of one fused matrix adjoin */
+    bool decays;    /* weight decay applies (neither norm nor bias) */
     bool trainable;
     float init_mean, init_std; /* for random initialisation; norms: mean 1, std 0 */
 };
@@ -57,9 +57,9 @@ enum sw_block_kind {
 
 struct sw_block {
     enum sw_block_kind kind;
-    int32_t layer;                  /* index within its stack */
-    int32_t units[SW_BLOCK_UNITS];  /* [0]: its own, or the table it reads; [1]: common. -1: none */
-    char name[48];                  /* "encoder block 3", for messages */
+    int32_t layer;                 /* index within its stack */
+    int32_t units[SW_BLOCK_UNITS]; /* [0]: its own, or the table it reads; [1]: common. -1: none */
+    char name[48];                 /* "encoder block 3", for messages */
 };
 
 /* T5's config.json, checked. */

@@ -24,8 +24,11 @@
 struct sw_export;
 
 struct sw_export_options {
-    const char *directory;   /* the target */
-    const char *source;      /* directory whose config.json and tokenizer files go along */
+    const char *directory; /* the target */
+    const char *source;    /* its config.json and tokenizer files go along; NULL: none */
+    /* Written as config.json in place of the source's, its dtype updated likewise; NULL: the
+     * source's. */
+    const char *config_text;
     enum sw_dtype dtype;     /* of the tensors written: all three */
     int64_t max_shard_bytes; /* 0: SW_EXPORT_SHARD_BYTES. A larger tensor has a shard of its own */
 };

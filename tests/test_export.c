@@ -7,6 +7,8 @@
 #include "io/model_dir.h"
 
 #include <dirent.h>
+#include <signal.h>
+#include <sys/resource.h>
 
 static char *scratch, *source, *target;
 static struct sw_err err;
@@ -217,6 +219,29 @@ static void test_failures_leave_nothing(void **state)
     free(file);
 }
 
+/* A write that fails half way, as on a full disk: here a limit on the size of a file. */
+static void test_failing_write(void **state)
+{
+    (void)state;
+    static const float zeros[ELEMENTS];
+    struct rlimit before, small;
+    struct sw_export *export = begin(SW_F32, 0);
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
+    small = before;
+    small.rlim_cur = 600; /* the header fits, the data does not */
+    signal(SIGXFSZ, SIG_IGN);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
+    sw_code code = sw_export_write(export, zeros, ELEMENTS, &err);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
+    assert_int_equal(code, SW_E_IO);
+    assert_non_null(strstr(err.text, "cannot write"));
+    assert_non_null(strstr(err.text, "while writing 252 bytes of tensors to a file system with"));
+    sw_err_init(&err);
+    sw_export_abort(export);
+    assert_false(sw_file_exists(target));
+    assert_int_equal(entries(scratch), 1);
+}
+
 /* Parents are made, slashes at the end and links are fine, the source may be the target. */
 static void test_targets(void **state)
 {
@@ -313,8 +338,9 @@ static int tear_down(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(test_one_file), TEST(test_shards),          TEST(test_failures_leave_nothing),
-        TEST(test_targets),  TEST(test_without_weights), TEST(test_config_text),
+        TEST(test_one_file),      TEST(test_shards),          TEST(test_failures_leave_nothing),
+        TEST(test_targets),       TEST(test_without_weights), TEST(test_config_text),
+        TEST(test_failing_write),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -242,6 +242,30 @@ static void test_failing_write(void **state)
     assert_int_equal(entries(scratch), 1);
 }
 
+/* A killed export leaves its directory; the next one removes it, and none that is in use. */
+static void test_stale_directories_go(void **state)
+{
+    (void)state;
+    put(scratch, "target-2", "not mine");
+    char *stale = sw_path_join(scratch, "target.tmp-4711-0"),
+         *kept = sw_path_join(scratch, "target.tm");
+    assert_ok(sw_directory_make(stale, &err), &err);
+    assert_ok(sw_directory_make(kept, &err), &err);
+    put(stale, "model.safetensors", "half");
+    struct sw_export *first = begin(SW_F32, 0);
+    assert_false(sw_file_exists(stale));
+    struct sw_export *second = begin(SW_F32, 0);
+    write_all(first, 63);
+    assert_ok(sw_export_commit(first, &err), &err);
+    check_weights(SW_F32, 1);
+    write_all(second, 63);
+    assert_ok(sw_export_commit(second, &err), &err);
+    check_weights(SW_F32, 1);
+    assert_int_equal(entries(scratch), 4);
+    free(stale);
+    free(kept);
+}
+
 /* Parents are made, slashes at the end and links are fine, the source may be the target. */
 static void test_targets(void **state)
 {
@@ -338,9 +362,14 @@ static int tear_down(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(test_one_file),      TEST(test_shards),          TEST(test_failures_leave_nothing),
-        TEST(test_targets),       TEST(test_without_weights), TEST(test_config_text),
+        TEST(test_one_file),
+        TEST(test_shards),
+        TEST(test_failures_leave_nothing),
+        TEST(test_targets),
+        TEST(test_without_weights),
+        TEST(test_config_text),
         TEST(test_failing_write),
+        TEST(test_stale_directories_go),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -7,11 +7,13 @@
 #include "ckpt/config_text.h"
 #include "io/safetensors_write.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -30,10 +32,14 @@ static const char *const companions[] = {
     "generation_config.json",
 };
 
+/* TARGET.tmp-PID-N beside the target */
+static const char TEMPORARY[] = ".tmp-";
+
 struct sw_export {
     char *target;    /* the directory that will be; links resolved when it exists */
     char *temporary; /* beside it */
     bool created;    /* `temporary` exists */
+    int lock;        /* descriptor of `temporary`, locked: tells others that it is in use; or -1 */
     enum sw_dtype dtype;
     struct sw_safetensors_entry *entries; /* owned, names too */
     int64_t count;
@@ -67,6 +73,8 @@ static void destroy(struct sw_export *export)
         } name = {.read_only = export->entries[i].name};
         free(name.owned);
     }
+    if (export->lock >= 0)
+        close(export->lock);
     free(export->entries);
     free(export->shard_starts);
     free(export->target);
@@ -103,6 +111,44 @@ static sw_code choose_target(struct sw_export *export, const char *directory, st
     return code;
 }
 
+/* -1: another process has it, or it cannot be locked. */
+static int lock_directory(const char *path)
+{
+    int descriptor = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (descriptor >= 0 && flock(descriptor, LOCK_EX | LOCK_NB) != 0) {
+        close(descriptor);
+        descriptor = -1;
+    }
+    return descriptor;
+}
+
+/* What a killed process left beside the target: it holds no lock any more. A model is large, so
+ * that must not pile up. What cannot be listed or removed stays. */
+static void remove_stale(const struct sw_export *export)
+{
+    char *parent = sw_path_parent(export->target);
+    const char *name = sw_path_name(export->target);
+    size_t length = strlen(name);
+    DIR *directory = parent == NULL ? NULL : opendir(parent);
+    struct dirent *entry;
+    while (directory != NULL && (entry = readdir(directory)) != NULL) {
+        if (strncmp(entry->d_name, name, length) != 0 ||
+            strncmp(entry->d_name + length, TEMPORARY, strlen(TEMPORARY)) != 0)
+            continue;
+        char *path = sw_path_join(parent, entry->d_name);
+        int lock = path == NULL ? -1 : lock_directory(path);
+        if (lock >= 0) {
+            if (sw_directory_remove(path, NULL) != SW_OK)
+                fprintf(stderr, "spillway: cannot remove %s\n", path);
+            close(lock);
+        }
+        free(path);
+    }
+    if (directory != NULL)
+        closedir(directory);
+    free(parent);
+}
+
 static sw_code make_temporary(struct sw_export *export, struct sw_err *err)
 {
     int64_t room = (int64_t)strlen(export->target) + 48;
@@ -110,10 +156,11 @@ static sw_code make_temporary(struct sw_export *export, struct sw_err *err)
     if (export->temporary == NULL)
         return SW_FAIL(err, SW_E_MEMORY, "no memory to write %s", export->target);
     for (int attempt = 0; attempt < 1000; attempt++) {
-        snprintf(export->temporary, (size_t)room, "%s.tmp-%ld-%d", export->target, (long)getpid(),
-                 attempt);
+        snprintf(export->temporary, (size_t)room, "%s%s%ld-%d", export->target, TEMPORARY,
+                 (long)getpid(), attempt);
         if (mkdir(export->temporary, 0777) == 0) {
             export->created = true;
+            export->lock = lock_directory(export->temporary);
             return SW_OK;
         }
         if (errno != EEXIST)
@@ -259,13 +306,16 @@ sw_code sw_export_begin(struct sw_export **out, const struct sw_export_options *
     export->dtype = options->dtype;
     export->count = count;
     export->shard = -1;
+    export->lock = -1;
     sw_code code = choose_target(export, options->directory, err);
     if (code == SW_OK)
         code = copy_tensors(export, tensors, err);
     if (code == SW_OK)
         code = cut_shards(export, max_bytes, err);
-    if (code == SW_OK)
+    if (code == SW_OK) {
+        remove_stale(export);
         code = make_temporary(export, err);
+    }
     if (code == SW_OK)
         code = check_space(export, err);
     if (code == SW_OK)
@@ -385,11 +435,12 @@ static sw_code replace_target(struct sw_export *export, struct sw_err *err)
     if (renameat2(AT_FDCWD, export->temporary, AT_FDCWD, export->target, RENAME_EXCHANGE) == 0)
         return SW_OK;
     sw_code code = SW_OK;
-    int64_t room = (int64_t)strlen(export->temporary) + 8;
+    /* Not a name that remove_stale() takes: after a crash in between it is all there is. */
+    int64_t room = (int64_t)strlen(export->target) + 32;
     char *old = sw_calloc(room, 1);
     if (old == NULL)
         return SW_FAIL(err, SW_E_MEMORY, "no memory to replace %s", export->target);
-    snprintf(old, (size_t)room, "%s.old", export->temporary);
+    snprintf(old, (size_t)room, "%s.old-%ld", export->target, (long)getpid());
     if (rename(export->target, old) != 0) {
         code = SW_FAIL_OS(err, SW_E_IO, errno, "cannot replace %s", export->target);
     } else if (rename(export->temporary, export->target) != 0) {

@@ -3,7 +3,7 @@
  *
  * Everything is written into a directory beside the target, synced, and renamed into place at the
  * end; a target that is there already is replaced only then. On failure nothing is left behind and
- * the target is untouched.
+ * the target is untouched. What a killed process left beside the target is removed by the next one.
  *
  *     sw_export_begin(&export, &options, tensors, count, err)
  *     for each tensor, in order: sw_export_write(export, elements, count, err), in any pieces

@@ -185,7 +185,7 @@ static struct sw_attention attention_over(const struct sw_decode_run *run, bool 
         .kv_stride = 2 * inner,
         .o_stride = inner,
         .bias = cross ? NULL : run->bias,
-        .bias_reach = cross ? 0 : run->tables->reach,
+        .bias_reach = cross ? 0 : run->bounds.steps,
         .dtype = run->dtype,
     };
 }
@@ -288,11 +288,13 @@ void sw_decode_begin(const struct sw_decode_run *run)
 {
     const struct sw_block_run block = as_block_run(run);
     const struct sw_t5_config *t5 = &run->model->t5;
-    sw_assert(run->tables->reach >= run->bounds.steps);
+    int64_t steps = run->bounds.steps;
+    sw_assert(run->tables->reach >= steps);
     run->kernels->bias_expand(
         run->stream, run->bias,
         sw_t5_weight(&block, 1, sw_t5_common_param(run->model, SW_T5_DECODER_BIAS)), run->dtype,
-        run->tables->decoder_buckets, t5->bias_buckets, t5->heads, run->tables->reach);
+        run->tables->decoder_buckets + (run->tables->reach - steps), t5->bias_buckets, t5->heads,
+        steps);
 }
 
 void sw_decode_cross(const struct sw_decode_run *run)
@@ -392,13 +394,10 @@ void sw_decode_sizes(const struct sw_model *model, const struct sw_decode_bounds
                      enum sw_dtype dtype, const struct sw_kernels *kernels,
                      struct sw_decode_sizes *out)
 {
-    const struct sw_model_tables tables = {
-        .reach = sw_model_tables_reach(bounds->source_length, bounds->steps)};
     const struct sw_decode_index index = {0};
     const struct sw_decode_run run = {
         .kernels = kernels,
         .model = model,
-        .tables = &tables,
         .dtype = dtype,
         .bounds = *bounds,
         .index = &index,
@@ -411,7 +410,7 @@ void sw_decode_sizes(const struct sw_model *model, const struct sw_decode_bounds
     int64_t count = hypotheses_of(bounds);
     int64_t kv_bytes = 2 * inner_of(model) * sw_dtype_bytes(dtype);
     out->index_bytes = INDEX_ARRAYS * count * (int64_t)sizeof(int32_t);
-    out->bias_bytes = t5->heads * (2 * tables.reach - 1) * (int64_t)sizeof(float);
+    out->bias_bytes = t5->heads * (2 * bounds->steps - 1) * (int64_t)sizeof(float);
     out->cache_bytes = count * bounds->steps * kv_bytes;
     out->cross_bytes = run.source_tokens * kv_bytes;
     out->hidden_bytes = count * t5->d_model * sw_dtype_bytes(dtype);

@@ -74,7 +74,9 @@ void sw_block_sizes(const struct sw_model *model, int32_t block, const struct sw
 
 /* Forward: output, and context when run->context is not NULL. */
 void sw_block_forward(const struct sw_block_run *run);
-/* Backward from `context`, which a forward of the same inputs filled. */
+/* Backward from `context`, which a forward of the same inputs filled; it is written over. Gradients
+ * of frozen parameters may be written where they are part of a fused matrix with trainable ones:
+ * whoever reads gradients skips parameters that are not trainable. */
 void sw_block_backward(const struct sw_block_run *run);
 /* SW_BLOCK_HEAD: loss, and (when run->gradient != NULL) gradients, in chunks of tokens.
  * `gradient` out: d(input). */

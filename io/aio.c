@@ -102,7 +102,7 @@ void sw_aio_close(struct sw_aio *aio)
 {
     if (aio == NULL)
         return;
-    sw_assert(aio->pending == 0);
+    sw_assert(aio->pending == 0 || aio->broken);
     if (aio->method != NULL)
         aio->method->close(aio);
     if (aio->wake_descriptor >= 0)
@@ -347,8 +347,10 @@ int sw_aio_reap(struct sw_aio *aio, struct sw_aio_request **out, int max, bool w
     bool woken = false;
     int count = 0;
     do {
-        if (turn(aio, wait && aio->finished_first == NULL, &woken, err) < 0)
+        if (turn(aio, wait && aio->finished_first == NULL, &woken, err) < 0) {
+            aio->broken = true;
             return -1;
+        }
     } while (wait && !woken && aio->finished_first == NULL);
     while (count < max && aio->finished_first != NULL)
         out[count++] = pop(&aio->finished_first);

@@ -49,7 +49,8 @@ struct sw_aio {
     struct sw_aio_request *backlog_first, *backlog_last; /* have something left to start */
     struct sw_aio_request *finished_first, *finished_last;
     int64_t pending;
-    int flying; /* started, not collected; injected ones too */
+    bool broken; /* the method failed: what is pending never comes back */
+    int flying;  /* started, not collected; injected ones too */
 
     sw_aio_note_fn note;
     void *note_context;

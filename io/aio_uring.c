@@ -62,6 +62,9 @@ static sw_code uring_open(struct sw_aio *aio, struct sw_err *err)
 static void uring_close(struct sw_aio *aio)
 {
     struct uring_state *state = aio->state;
+    /* The kernel ends a ring some time later; files it knows would hold their space until then. */
+    if (state->files_registered && !aio->broken)
+        io_uring_unregister_files(&state->ring);
     io_uring_queue_exit(&state->ring);
     free(state);
 }

@@ -59,10 +59,11 @@ int sw_topo_node_workers(const struct sw_topo *topo, int node, int worker_count)
  * a choice: `gpu_nodes[i]` is GPU i's node; out_order[s] is the GPU of stage s. */
 void sw_topo_stage_order(const int *gpu_nodes, int count, int *out_order);
 
-/* Bind memory to a node (its pages, before they are touched), or the calling thread to CPUs. A
- * system that refuses is not an error: false, and the work goes on unbound. */
+/* Bind memory to a node (its pages, before they are touched). A system that refuses is not an
+ * error: false, and the work goes on unbound. */
 bool sw_topo_bind_memory(const struct sw_topo *topo, void *memory, int64_t bytes, int node);
-bool sw_topo_bind_thread(const struct sw_topo *topo, const char *cpus);
+/* Bind the calling thread to a list of CPUs, "0-3,8"; false when that is refused or no list. */
+bool sw_topo_bind_thread(const char *cpus);
 
 /* --- This machine's limits, without hwloc
  * ----------------------------------------------------------*/

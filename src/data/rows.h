@@ -36,6 +36,10 @@ struct sw_rows_field {
 /* Open a file, or standard input for "-". A header line (TSV, CSV) is read and checked here. */
 sw_code sw_rows_open(const char *path, const struct sw_rows_options *options, struct sw_rows **out,
                      struct sw_err *err) SW_WARN_UNUSED;
+/* The same from memory, borrowed; `what` names it in messages, and BY_NAME goes by it. */
+sw_code sw_rows_open_memory(const char *bytes, int64_t count, const char *what,
+                            const struct sw_rows_options *options, struct sw_rows **out,
+                            struct sw_err *err) SW_WARN_UNUSED;
 /* NULL is fine. */
 void sw_rows_close(struct sw_rows *rows);
 

@@ -1,0 +1,164 @@
+#include "data/line_input.h"
+
+#include "base/mem.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { BUFFER_BYTES = 256 << 10 };
+
+struct sw_line_input {
+    char *name;
+    int descriptor; /* -1: memory */
+    char *buffer;   /* owned; NULL for memory */
+    const char *at, *end;
+    int64_t line, bytes_read, file_bytes;
+    bool at_start, ended;
+};
+
+static sw_code make(const char *name, struct sw_line_input **out, struct sw_err *err)
+{
+    struct sw_line_input *input = sw_calloc(1, sizeof *input);
+    if (input == NULL || (input->name = sw_strdup(name)) == NULL) {
+        free(input);
+        return SW_FAIL(err, SW_E_MEMORY, "no memory to read %s", name);
+    }
+    input->descriptor = -1;
+    input->file_bytes = -1;
+    input->at_start = true;
+    *out = input;
+    return SW_OK;
+}
+
+sw_code sw_line_input_open(const char *path, struct sw_line_input **out, struct sw_err *err)
+{
+    struct sw_line_input *input = NULL;
+    struct stat status;
+    bool standard = strcmp(path, "-") == 0;
+    sw_code code = make(standard ? "standard input" : path, &input, err);
+    if (code != SW_OK)
+        return code;
+    input->descriptor = standard ? STDIN_FILENO : open(path, O_RDONLY | O_CLOEXEC);
+    if (input->descriptor < 0 || fstat(input->descriptor, &status) != 0) {
+        code = SW_FAIL_OS(err, SW_E_IO, errno, "cannot open %s", path);
+        goto out;
+    }
+    if (S_ISDIR(status.st_mode)) {
+        code = SW_FAIL(err, SW_E_IO, "%s is a directory, not a file of rows", path);
+        goto out;
+    }
+    if (S_ISREG(status.st_mode))
+        input->file_bytes = (int64_t)status.st_size;
+    if ((input->buffer = malloc(BUFFER_BYTES)) == NULL) {
+        code = SW_FAIL(err, SW_E_MEMORY, "no memory to read %s", path);
+        goto out;
+    }
+    *out = input;
+    input = NULL;
+out:
+    sw_line_input_close(input);
+    return code;
+}
+
+sw_code sw_line_input_open_memory(const char *bytes, int64_t count, const char *what,
+                                  struct sw_line_input **out, struct sw_err *err)
+{
+    struct sw_line_input *input;
+    sw_code code = make(what, &input, err);
+    if (code != SW_OK)
+        return code;
+    input->at = bytes;
+    input->end = bytes + count;
+    input->bytes_read = input->file_bytes = count;
+    *out = input;
+    return SW_OK;
+}
+
+void sw_line_input_close(struct sw_line_input *input)
+{
+    if (input == NULL)
+        return;
+    if (input->descriptor >= 0 && input->descriptor != STDIN_FILENO)
+        close(input->descriptor);
+    free(input->buffer);
+    free(input->name);
+    free(input);
+}
+
+/* Have bytes at input->at, or input->ended. */
+static sw_code fill(struct sw_line_input *input, struct sw_err *err)
+{
+    ssize_t count = 0;
+    if (input->at < input->end)
+        return SW_OK;
+    if (input->buffer != NULL && !input->ended) {
+        do
+            count = read(input->descriptor, input->buffer, BUFFER_BYTES);
+        while (count < 0 && errno == EINTR);
+        if (count < 0)
+            return SW_FAIL_OS(err, SW_E_IO, errno, "cannot read %s", input->name);
+        input->at = input->buffer;
+        input->end = input->buffer + count;
+        input->bytes_read += count;
+    }
+    input->ended = input->at == input->end;
+    return SW_OK;
+}
+
+enum sw_line sw_line_input_take(struct sw_line_input *input, struct sw_text *line,
+                                int64_t max_bytes, struct sw_err *err)
+{
+    static const char mark[] = "\xEF\xBB\xBF";
+    const int64_t mark_bytes = sizeof mark - 1, begin = line->used_bytes;
+    bool too_long = false, whole = false;
+    if (fill(input, err) != SW_OK)
+        return SW_LINE_FAILED;
+    if (input->ended)
+        return SW_LINE_END;
+    while (!whole && !input->ended) {
+        const char *newline = memchr(input->at, '\n', (size_t)(input->end - input->at));
+        int64_t count = (newline != NULL ? newline : input->end) - input->at;
+        too_long = too_long || count > max_bytes - line->used_bytes;
+        if (!too_long)
+            sw_text_add_bytes(line, input->at, count);
+        whole = newline != NULL;
+        input->at += count + (whole ? 1 : 0);
+        if (!whole && fill(input, err) != SW_OK)
+            return SW_LINE_FAILED;
+    }
+    input->line++;
+    if (sw_text_check(line, "a line", err) != SW_OK)
+        return SW_LINE_FAILED;
+    if (input->at_start && line->used_bytes - begin >= mark_bytes &&
+        memcmp(line->bytes + begin, mark, (size_t)mark_bytes) == 0) {
+        line->used_bytes -= mark_bytes;
+        memmove(line->bytes + begin, line->bytes + begin + mark_bytes,
+                (size_t)(line->used_bytes - begin) + 1);
+    }
+    input->at_start = false;
+    return too_long ? SW_LINE_TOO_LONG : SW_LINE_TAKEN;
+}
+
+const char *sw_line_input_name(const struct sw_line_input *input)
+{
+    return input->name;
+}
+
+int64_t sw_line_input_line(const struct sw_line_input *input)
+{
+    return input->line;
+}
+
+int64_t sw_line_input_bytes_read(const struct sw_line_input *input)
+{
+    return input->bytes_read;
+}
+
+int64_t sw_line_input_file_bytes(const struct sw_line_input *input)
+{
+    return input->file_bytes;
+}

@@ -13,6 +13,7 @@ struct sw_dataset;
 
 struct sw_dataset_options {
     const char *source_field, *target_field; /* NULL: "source", "target" */
+    bool source_only;                        /* no target is read: its length is 0 */
     int64_t max_source_length;               /* tokens, EOS included, >= 1; 0: no limit */
     int64_t max_target_length;
     bool skip_bad; /* count bad rows and go on, instead of stopping at the first */

@@ -1,0 +1,113 @@
+/* Matrix products: CBLAS on fixed tiles of C, one tile a task, the whole of k at once. The only
+ * file that knows the BLAS. */
+#include "kernels/cpu/cpu.h"
+
+#include <cblas.h>
+#include <limits.h>
+#include <string.h>
+
+#ifdef HAVE_BLI_THREAD_SET_NUM_THREADS
+void bli_thread_set_num_threads(long threads);
+#endif
+
+void sw_cpu_blas_init(void)
+{
+#if defined(HAVE_OPENBLAS_SET_NUM_THREADS)
+    openblas_set_num_threads(1);
+#elif defined(HAVE_BLI_THREAD_SET_NUM_THREADS)
+    bli_thread_set_num_threads(1);
+#endif
+}
+
+void sw_cpu_sgemm(bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k, float alpha,
+                  const float *a, int64_t lda, const float *b, int64_t ldb, float beta, float *c,
+                  int64_t ldc)
+{
+    cblas_sgemm(CblasRowMajor, trans_a ? CblasTrans : CblasNoTrans,
+                trans_b ? CblasTrans : CblasNoTrans, (int)m, (int)n, (int)k, alpha, a, (int)lda, b,
+                (int)ldb, beta, c, (int)ldc);
+}
+
+struct job {
+    const struct sw_gemm *gemm;
+    int64_t tile_m, tile_n, tiles_n;
+};
+
+static void tile_fp32(void *context, int64_t index, int64_t worker)
+{
+    const struct job *job = context;
+    const struct sw_gemm *g = job->gemm;
+    int64_t row = index / job->tiles_n * job->tile_m;
+    int64_t column = index % job->tiles_n * job->tile_n;
+    const float *a = g->a, *b = g->b;
+    float *c = g->c;
+    (void)worker;
+    sw_cpu_sgemm(g->trans_a, g->trans_b, sw_cpu_min(job->tile_m, g->m - row),
+                 sw_cpu_min(job->tile_n, g->n - column), g->k, g->alpha,
+                 a + (g->trans_a ? row : row * g->lda), g->lda,
+                 b + (g->trans_b ? column * g->ldb : column), g->ldb, g->beta,
+                 c + row * g->ldc + column, g->ldc);
+}
+
+/* --- bf16: tiles and pieces of k converted to fp32, which is simple and right, not fast ----------
+ */
+
+enum { SMALL_TILE = 64, PIECE_K = 256 };
+
+/* rows x columns of a matrix at (row, column), as fp32 with rows `columns` apart. */
+static void unpack(float *out, const void *matrix, int64_t stride, enum sw_dtype dtype, int64_t row,
+                   int64_t column, int64_t rows, int64_t columns)
+{
+    for (int64_t i = 0; i < rows; i++)
+        sw_cpu_lanes()->convert(out + i * columns, SW_F32,
+                                sw_cpu_at(matrix, (row + i) * stride + column, dtype), dtype,
+                                columns);
+}
+
+static void tile_mixed(void *context, int64_t index, int64_t worker)
+{
+    const struct job *job = context;
+    const struct sw_gemm *g = job->gemm;
+    const struct sw_cpu_lanes *lanes = sw_cpu_lanes();
+    float a[SMALL_TILE * PIECE_K], b[SMALL_TILE * PIECE_K], c[SMALL_TILE * SMALL_TILE];
+    int64_t row = index / job->tiles_n * job->tile_m;
+    int64_t column = index % job->tiles_n * job->tile_n;
+    int64_t m = sw_cpu_min(job->tile_m, g->m - row);
+    int64_t n = sw_cpu_min(job->tile_n, g->n - column);
+    (void)worker;
+    memset(c, 0, (size_t)(m * n) * sizeof *c);
+    for (int64_t p = 0; p < g->k; p += PIECE_K) {
+        int64_t k = sw_cpu_min(PIECE_K, g->k - p);
+        if (g->trans_a)
+            unpack(a, g->a, g->lda, g->ab_dtype, p, row, k, m);
+        else
+            unpack(a, g->a, g->lda, g->ab_dtype, row, p, m, k);
+        if (g->trans_b)
+            unpack(b, g->b, g->ldb, g->ab_dtype, column, p, n, k);
+        else
+            unpack(b, g->b, g->ldb, g->ab_dtype, p, column, k, n);
+        sw_cpu_sgemm(g->trans_a, g->trans_b, m, n, k, g->alpha, a, g->trans_a ? m : k, b,
+                     g->trans_b ? k : n, 1.0f, c, n);
+    }
+    for (int64_t i = 0; i < m; i++) {
+        void *out = sw_cpu_at_mutable(g->c, (row + i) * g->ldc + column, g->c_dtype);
+        if (g->beta != 0.0f)
+            lanes->accumulate(c + i * n, out, g->c_dtype, n);
+        lanes->convert(out, g->c_dtype, c + i * n, SW_F32, n);
+    }
+}
+
+void sw_cpu_gemm(struct sw_stream *stream, const struct sw_gemm *gemm)
+{
+    bool plain = gemm->ab_dtype == SW_F32 && gemm->c_dtype == SW_F32;
+    struct job job = {
+        .gemm = gemm, .tile_m = plain ? 256 : SMALL_TILE, .tile_n = plain ? 512 : SMALL_TILE};
+    sw_assert(gemm->beta == 0.0f || gemm->beta == 1.0f);
+    sw_assert(gemm->k <= INT_MAX && gemm->lda <= INT_MAX && gemm->ldb <= INT_MAX &&
+              gemm->ldc <= INT_MAX);
+    if (gemm->m <= 0 || gemm->n <= 0)
+        return;
+    job.tiles_n = sw_cpu_ceil_div(gemm->n, job.tile_n);
+    sw_cpu_run(stream, plain ? tile_fp32 : tile_mixed, &job,
+               sw_cpu_ceil_div(gemm->m, job.tile_m) * job.tiles_n);
+}

@@ -293,7 +293,7 @@ struct sw_optim_bench {
     double ratio;                  /* of the two */
 };
 /* Median of interleaved repetitions over `elements` (a multiple of 64) random elements; allocates
- * 28 bytes an element meanwhile. */
+ * 16 bytes an element meanwhile. */
 sw_code sw_optim_bench(struct sw_pool *pool, int64_t elements, struct sw_optim_bench *out,
                        struct sw_err *err) SW_WARN_UNUSED;
 

@@ -15,7 +15,8 @@ struct sw_topo_config {
     const char *synthetic; /* hwloc's syntax ("package:2 numa:1 core:4 pu:1"); NULL: this machine */
     const char *xml;       /* or a file that lstopo wrote; NULL: none */
     const char *cpuset;    /* CPUs that may be used, "0-3,8"; NULL: as the process is allowed */
-    int cpu_quota;         /* CPUs' worth of time a synthetic machine gives; 0: no quota */
+    const char *nodeset; /* NUMA nodes that may be used, by the system's numbers; NULL: likewise */
+    int cpu_quota;       /* CPUs' worth of time a synthetic machine gives; 0: no quota */
 };
 
 sw_code sw_topo_open(struct sw_topo **out, const struct sw_topo_config *config,
@@ -67,12 +68,16 @@ bool sw_topo_bind_thread(const char *cpus);
 
 /* --- This machine's limits, without hwloc
  * ----------------------------------------------------------*/
-/* The cgroup's memory limit less what is used, and the limit itself; -1: none. */
+/* Of the cgroup, the least of it and those above; -1: none. */
 int64_t sw_topo_memory_limit_bytes(void);
+/* The system's available memory, or less where the cgroup's limit leaves less. */
 int64_t sw_topo_memory_available_bytes(void);
 int64_t sw_topo_memory_total_bytes(void);
-int64_t sw_topo_memlock_bytes(void); /* -1: no limit */
-/* Fill a drive's directory, device, file system, rotational, memory_backed, free bytes and node. */
+int64_t sw_topo_memlock_bytes(void); /* `ulimit -l`; -1: no limit */
+/* For tests: the limit, and what it leaves, as the files below `root`/proc and `root`/sys say. */
+void sw_topo_memory_limit_under(const char *root, int64_t *limit_bytes, int64_t *left_bytes);
+/* Fill a drive's directory, device, file system, rotational, memory_backed, free bytes and node;
+ * rates are left 0. `topo` may be NULL. */
 sw_code sw_topo_describe_drive(const struct sw_topo *topo, const char *directory,
                                struct sw_machine_drive *out, struct sw_err *err) SW_WARN_UNUSED;
 /* Fill CPUs, nodes, memory and limits of `machine`; GPUs, drives and rates are left alone. */

@@ -1,0 +1,161 @@
+/* Limits of this machine and of this process, from /proc and /sys. */
+#include "topo/topo.h"
+
+#include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+/* One number from a file; -1 when there is none ("max", no file). */
+static int64_t read_number(const char *path)
+{
+    int64_t value = -1;
+    FILE *file = fopen(path, "re");
+    if (file == NULL)
+        return -1;
+    if (fscanf(file, "%" SCNd64, &value) != 1)
+        value = -1;
+    fclose(file);
+    return value;
+}
+
+/* The number behind `key` in a file of lines "key number"; -1 when there is none. */
+static int64_t read_keyed(const char *path, const char *key)
+{
+    char line[256];
+    int64_t value = -1;
+    size_t length = strlen(key);
+    FILE *file = fopen(path, "re");
+    if (file == NULL)
+        return -1;
+    while (fgets(line, sizeof line, file) != NULL)
+        if (strncmp(line, key, length) == 0 && sscanf(line + length, "%" SCNd64, &value) == 1)
+            break;
+    fclose(file);
+    return value;
+}
+
+/* This process's cgroup of a controller ("memory" of version 1, "" of version 2); "" when it has
+ * none. */
+static void own_cgroup(const char *root, const char *controller, char *out, size_t out_bytes)
+{
+    char path[PATH_MAX], line[PATH_MAX];
+    out[0] = '\0';
+    snprintf(path, sizeof path, "%s/proc/self/cgroup", root);
+    FILE *file = fopen(path, "re");
+    if (file == NULL)
+        return;
+    while (fgets(line, sizeof line, file) != NULL) {
+        line[strcspn(line, "\n")] = '\0';
+        char *list = strchr(line, ':');
+        char *name = list != NULL ? strchr(list + 1, ':') : NULL;
+        if (name == NULL)
+            continue;
+        *name++ = '\0';
+        if (strcmp(list + 1, controller) == 0)
+            snprintf(out, out_bytes, "%s", name);
+    }
+    fclose(file);
+}
+
+struct limit_files {
+    const char *directory; /* below the root */
+    const char *controller;
+    const char *limit, *usage, *inactive_key;
+};
+
+/* A group's limit lowers *limit, and what it leaves lowers *left. */
+static void apply_group(const char *group, const struct limit_files *files, int64_t *limit,
+                        int64_t *left)
+{
+    char path[2 * PATH_MAX];
+    snprintf(path, sizeof path, "%s/%s", group, files->limit);
+    int64_t here = read_number(path);
+    if (here < 0 || here >= INT64_MAX / 2) /* version 1 writes "none" as a huge number */
+        return;
+    snprintf(path, sizeof path, "%s/%s", group, files->usage);
+    int64_t used = read_number(path);
+    snprintf(path, sizeof path, "%s/memory.stat", group);
+    int64_t inactive = read_keyed(path, files->inactive_key); /* page cache that goes on demand */
+    used = used < 0 ? 0 : used - (inactive > 0 ? inactive : 0);
+    int64_t here_left = here - (used > 0 ? used : 0);
+    if (here_left < 0)
+        here_left = 0;
+    if (*limit < 0 || here < *limit)
+        *limit = here;
+    if (*left < 0 || here_left < *left)
+        *left = here_left;
+}
+
+void sw_topo_memory_limit_under(const char *root, int64_t *limit_bytes, int64_t *left_bytes)
+{
+    static const struct limit_files versions[] = {
+        {"sys/fs/cgroup", "", "memory.max", "memory.current", "inactive_file "},
+        {"sys/fs/cgroup/memory", "memory", "memory.limit_in_bytes", "memory.usage_in_bytes",
+         "total_inactive_file "},
+    };
+    *limit_bytes = *left_bytes = -1;
+    for (size_t i = 0; i < sizeof versions / sizeof versions[0]; i++) {
+        char own[PATH_MAX / 2], group[PATH_MAX];
+        own_cgroup(root, versions[i].controller, own, sizeof own);
+        /* from our group up to the root of what is mounted */
+        for (;;) {
+            while (own[0] != '\0' && own[strlen(own) - 1] == '/')
+                own[strlen(own) - 1] = '\0';
+            snprintf(group, sizeof group, "%s/%s%s", root, versions[i].directory, own);
+            apply_group(group, &versions[i], limit_bytes, left_bytes);
+            char *slash = strrchr(own, '/');
+            if (slash == NULL)
+                break;
+            *slash = '\0';
+        }
+    }
+}
+
+int64_t sw_topo_memory_limit_bytes(void)
+{
+    int64_t limit, left;
+    sw_topo_memory_limit_under("", &limit, &left);
+    return limit;
+}
+
+int64_t sw_topo_memory_total_bytes(void)
+{
+    int64_t kib = read_keyed("/proc/meminfo", "MemTotal:");
+    return kib > 0 ? kib * 1024 : (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
+}
+
+int64_t sw_topo_memory_available_bytes(void)
+{
+    int64_t limit, left;
+    int64_t kib = read_keyed("/proc/meminfo", "MemAvailable:");
+    int64_t available = kib > 0 ? kib * 1024 : sw_topo_memory_total_bytes();
+    sw_topo_memory_limit_under("", &limit, &left);
+    return left >= 0 && left < available ? left : available;
+}
+
+int64_t sw_topo_memlock_bytes(void)
+{
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_MEMLOCK, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY ||
+        limit.rlim_cur > INT64_MAX)
+        return -1;
+    return (int64_t)limit.rlim_cur;
+}
+
+void sw_topo_describe(const struct sw_topo *topo, struct sw_machine *machine)
+{
+    if (gethostname(machine->host_name, sizeof machine->host_name) != 0)
+        machine->host_name[0] = '\0';
+    machine->host_name[sizeof machine->host_name - 1] = '\0';
+    machine->cpus = sw_topo_cpu_count(topo);
+    machine->cpus_total = sw_topo_cpu_total(topo);
+    machine->numa_nodes = sw_topo_node_count(topo);
+    machine->memory_total_bytes = sw_topo_memory_total_bytes();
+    machine->memory_available_bytes = sw_topo_memory_available_bytes();
+    machine->memory_limit_bytes = sw_topo_memory_limit_bytes();
+    machine->memlock_bytes = sw_topo_memlock_bytes();
+}

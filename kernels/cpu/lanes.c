@@ -12,6 +12,14 @@ static const struct sw_cpu_lanes *find(const char *name)
 {
     if (strcmp(name, "generic") == 0)
         return &sw_cpu_lanes_generic;
+#ifdef SW_X86_64
+    if (strcmp(name, "avx2") == 0 && __builtin_cpu_supports("avx2"))
+        return &sw_cpu_lanes_avx2;
+    if (strcmp(name, "avx512") == 0 && __builtin_cpu_supports("avx512f") &&
+        __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+        __builtin_cpu_supports("avx512vl"))
+        return &sw_cpu_lanes_avx512;
+#endif
     return NULL;
 }
 

@@ -4,13 +4,7 @@
 /* Lanes from n on replaced by `filler`. */
 ALWAYS_INLINE lanes filled(lanes x, int64_t n, float filler)
 {
-    float all[LANES];
-    if (n == LANES)
-        return x;
-    lanes_store(all, x);
-    for (int64_t i = n; i < LANES; i++)
-        all[i] = filler;
-    return lanes_load(all);
+    return n == LANES ? x : lanes_keep_first(x, n, lanes_set(filler));
 }
 
 static float greatest_of(const float *x, int64_t count)

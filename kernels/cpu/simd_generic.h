@@ -105,6 +105,14 @@ static inline lanes lanes_select(mask m, lanes yes, lanes no)
     return r;
 }
 
+/* The first n of x, then filler's. */
+static inline lanes lanes_keep_first(lanes x, int64_t n, lanes filler)
+{
+    for (int64_t i = n; i < LANES; i++)
+        x.at[i] = filler.at[i];
+    return x;
+}
+
 /* 2^(k + bias - 127), where k is in the low bits of each lane's bit pattern. */
 static inline lanes lanes_power_of_bits(lanes x, uint32_t bias)
 {

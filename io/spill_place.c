@@ -4,6 +4,7 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "base/text.h"
+#include "io/scratch_file.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -23,27 +24,6 @@ static const char *size_text(int64_t bytes, char text[32])
     else
         snprintf(text, 32, "%.1f MiB", (double)bytes / (double)(1 << 20));
     return text;
-}
-
-/* A file without a name where the file system can, else one that loses its name at once. -1 and
- * errno when it cannot be had. */
-static int open_nameless(const char *directory, int flags)
-{
-    int descriptor = open(directory, O_TMPFILE | O_RDWR | O_CLOEXEC | flags, 0600);
-    if (descriptor >= 0 || (errno != EOPNOTSUPP && errno != EISDIR && errno != ENOENT))
-        return descriptor;
-    char *path = sw_path_join(directory, ".spillway-XXXXXX");
-    if (path == NULL) {
-        errno = ENOMEM;
-        return -1;
-    }
-    descriptor = mkostemp(path, O_CLOEXEC | flags);
-    int reason = errno;
-    if (descriptor >= 0)
-        unlink(path);
-    free(path);
-    errno = reason;
-    return descriptor;
 }
 
 /* The first block can be written (some file systems take O_DIRECT and refuse the transfer). */
@@ -73,7 +53,7 @@ static int try_open(struct sw_spill *spill, struct sw_spill_place *place, int fl
     for (int tries = 0; tries < MAX_TRIES && place->descriptor < 0; tries++) {
         reason = sw_aio_fault_check(spill->fault, SW_AIO_CALL_OPEN);
         if (reason == 0) {
-            place->descriptor = open_nameless(place->path, flags);
+            place->descriptor = sw_scratch_file_open(place->path, flags);
             reason = place->descriptor < 0 ? errno : 0;
         }
         if (reason != EINTR && reason != EAGAIN)

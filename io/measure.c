@@ -1,0 +1,279 @@
+#include "io/measure.h"
+
+#include "base/file.h"
+#include "base/mem.h"
+#include "io/scratch_file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { MAX_REQUEST_BYTES = 4 << 20 };
+
+/* A file, written once, and memory for requests in flight. */
+struct session {
+    const struct sw_measure_config *config;
+    int descriptor;
+    bool direct;
+    int64_t file_bytes;
+    char *memory; /* for the largest request times the largest depth */
+    int64_t memory_bytes;
+    const char *method;                /* that was used last */
+    double progress_from, progress_to; /* what the pass under way is of the whole */
+};
+
+static double now_seconds(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
+}
+
+static void report(const struct session *session, double fraction)
+{
+    if (session->config->progress != NULL)
+        session->config->progress(session->config->progress_context,
+                                  session->progress_from +
+                                      fraction * (session->progress_to - session->progress_from));
+}
+
+static void session_close(struct session *session)
+{
+    if (session->descriptor >= 0)
+        close(session->descriptor);
+    free(session->memory);
+}
+
+static sw_code session_open(struct session *session, int64_t memory_bytes, struct sw_err *err)
+{
+    const struct sw_measure_config *config = session->config;
+    int64_t free_bytes = sw_directory_free_bytes(config->directory);
+    if (free_bytes >= 0 && free_bytes < session->file_bytes)
+        return SW_FAIL(err, SW_E_FIT, "measuring %s needs %lld bytes, and %lld are free",
+                       config->directory, (long long)session->file_bytes, (long long)free_bytes);
+    session->memory_bytes = memory_bytes;
+    session->memory = aligned_alloc(SW_AIO_ALIGNMENT_BYTES, (size_t)memory_bytes);
+    if (session->memory == NULL)
+        return SW_FAIL(err, SW_E_MEMORY, "no memory for %lld bytes of transfers",
+                       (long long)memory_bytes);
+    /* noise: some drives are faster with zeros */
+    uint64_t word = 1;
+    for (int64_t at = 0; at + 8 <= memory_bytes; at += 8) {
+        word = word * 6364136223846793005u + 1442695040888963407u;
+        memcpy(session->memory + at, &word, sizeof word);
+    }
+    session->direct = true;
+    session->descriptor = sw_scratch_file_open(config->directory, O_DIRECT);
+    if (session->descriptor < 0 && errno == EINVAL) {
+        session->direct = false;
+        session->descriptor = sw_scratch_file_open(config->directory, 0);
+    }
+    if (session->descriptor < 0)
+        return SW_FAIL_OS(err, SW_E_USAGE, errno, "cannot write to the directory %s",
+                          config->directory);
+    return SW_OK;
+}
+
+/* One pass over the file: requests of `request_bytes`, `depth` in flight, until the end or until
+ * `max_seconds` are over (0: until the end). */
+struct pass {
+    bool write;
+    int64_t request_bytes;
+    int depth;
+    double max_seconds;
+};
+
+static sw_code open_queue(struct session *session, const struct pass *pass, struct sw_aio **out,
+                          struct sw_err *err)
+{
+    struct sw_aio_config config = {
+        .method = session->config->method,
+        .depth = pass->depth,
+        .note = session->config->note,
+        .note_context = session->config->note_context,
+    };
+    struct sw_aio_buffer buffer = {session->memory, pass->depth * pass->request_bytes};
+    sw_assert(buffer.bytes <= session->memory_bytes);
+    sw_code code = sw_aio_open(out, &config, err);
+    if (code == SW_OK)
+        code = sw_aio_set_files(*out, &session->descriptor, &session->config->directory, 1, err);
+    if (code == SW_OK)
+        code = sw_aio_set_buffers(*out, &buffer, 1, err);
+    return code;
+}
+
+/* A pass under way. */
+struct run {
+    struct session *session;
+    const struct pass *pass;
+    struct sw_aio *aio;
+    int64_t started_bytes, done_bytes;
+    double begin, now; /* seconds */
+    sw_code code;
+};
+
+/* Give `request` the next piece of the file, if there is one and it is not time to stop. */
+static void start_next(struct run *run, struct sw_aio_request *request)
+{
+    double limit = run->pass->max_seconds;
+    if (run->code != SW_OK || run->started_bytes + request->bytes > run->session->file_bytes ||
+        (limit > 0 && run->now - run->begin >= limit))
+        return;
+    request->offset_bytes = run->started_bytes;
+    run->started_bytes += request->bytes;
+    sw_aio_submit(run->aio, request);
+}
+
+static sw_code move_all(struct run *run, struct sw_aio_request *requests, double *out_rate,
+                        struct sw_err *err)
+{
+    struct sw_aio_request *finished[32];
+    run->begin = run->now = now_seconds();
+    for (int i = 0; i < run->pass->depth; i++)
+        start_next(run, &requests[i]);
+    while (sw_aio_pending(run->aio) > 0) {
+        int count = sw_aio_reap(run->aio, finished, 32, true, err);
+        if (count < 0)
+            return SW_E_IO;
+        run->now = now_seconds();
+        for (int i = 0; i < count; i++) {
+            if (finished[i]->os_errno != 0)
+                run->code = sw_aio_request_fail(run->aio, finished[i], err);
+            run->done_bytes += finished[i]->bytes;
+            start_next(run, finished[i]);
+        }
+        report(run->session, (double)run->done_bytes / (double)run->session->file_bytes);
+    }
+    *out_rate = run->now > run->begin ? (double)run->done_bytes / (run->now - run->begin) : 0;
+    return run->code;
+}
+
+static sw_code run_pass(struct session *session, const struct pass *pass, double *out_rate,
+                        struct sw_err *err)
+{
+    struct sw_aio *aio = NULL;
+    struct sw_aio_request *requests = sw_calloc(pass->depth, sizeof *requests);
+    if (requests == NULL)
+        return SW_FAIL(err, SW_E_MEMORY, "no memory for %d requests", pass->depth);
+    for (int i = 0; i < pass->depth; i++) {
+        requests[i].write = pass->write;
+        requests[i].bytes = pass->request_bytes;
+        requests[i].memory = session->memory + i * pass->request_bytes;
+    }
+    sw_code code = open_queue(session, pass, &aio, err);
+    if (code == SW_OK) {
+        session->method = sw_aio_method_name(sw_aio_method_of(aio));
+        struct run run = {.session = session, .pass = pass, .aio = aio};
+        code = move_all(&run, requests, out_rate, err);
+    }
+    sw_aio_close(aio);
+    free(requests);
+    return code;
+}
+
+static void set_progress(struct session *session, double from, double to)
+{
+    session->progress_from = from;
+    session->progress_to = to;
+}
+
+sw_code sw_measure_drive(const struct sw_measure_config *config, struct sw_measure_rates *out,
+                         struct sw_err *err)
+{
+    int64_t file_bytes = config->file_bytes / config->request_bytes * config->request_bytes;
+    if (file_bytes == 0)
+        return SW_FAIL(err, SW_E_USAGE, "a file of %lld bytes is less than one request of %lld",
+                       (long long)config->file_bytes, (long long)config->request_bytes);
+    struct session session = {.config = config, .descriptor = -1, .file_bytes = file_bytes};
+    struct sw_measure_rates rates = {0};
+    double first;
+    sw_code code = session_open(&session, config->queue_depth * config->request_bytes, err);
+    struct pass pass = {true, config->request_bytes, config->queue_depth, 0};
+    set_progress(&session, 0, 0.4);
+    if (code == SW_OK)
+        code = run_pass(&session, &pass, &first, err);
+    pass.max_seconds = config->max_seconds;
+    set_progress(&session, 0.4, 0.7);
+    if (code == SW_OK)
+        code = run_pass(&session, &pass, &rates.write_bytes_per_second, err);
+    pass.write = false;
+    set_progress(&session, 0.7, 1);
+    if (code == SW_OK)
+        code = run_pass(&session, &pass, &rates.read_bytes_per_second, err);
+    rates.direct = session.direct;
+    rates.method = session.method;
+    session_close(&session);
+    if (code == SW_OK)
+        *out = rates;
+    return code;
+}
+
+/* What is tried, from small to large. */
+static const struct {
+    int64_t request_bytes;
+    int depth;
+} candidates[] = {
+    {128 << 10, 8}, {128 << 10, 32}, {512 << 10, 8}, {512 << 10, 32},
+    {1 << 20, 8},   {1 << 20, 32},   {4 << 20, 4},   {4 << 20, 16},
+};
+enum { CANDIDATES = sizeof candidates / sizeof candidates[0] };
+static const int64_t candidate_memory_bytes = 64 << 20;
+
+static sw_code find_best(struct session *session, struct pass *best, struct sw_err *err)
+{
+    double rates[CANDIDATES], highest = 0;
+    for (int i = 0; i < CANDIDATES; i++) {
+        struct pass pass = {false, candidates[i].request_bytes, candidates[i].depth,
+                            session->config->max_seconds / 4};
+        set_progress(session, 0.3 + 0.05 * i, 0.35 + 0.05 * i);
+        sw_code code = run_pass(session, &pass, &rates[i], err);
+        if (code != SW_OK)
+            return code;
+        if (rates[i] > highest)
+            highest = rates[i];
+    }
+    int chosen = 0;
+    while (rates[chosen] < 0.95 * highest)
+        chosen++;
+    best->request_bytes = candidates[chosen].request_bytes;
+    best->depth = candidates[chosen].depth;
+    return SW_OK;
+}
+
+sw_code sw_measure_drive_best(const struct sw_measure_config *config,
+                              struct sw_machine_drive *drive, struct sw_err *err)
+{
+    int64_t file_bytes = config->file_bytes / MAX_REQUEST_BYTES * MAX_REQUEST_BYTES;
+    if (file_bytes == 0)
+        file_bytes = MAX_REQUEST_BYTES;
+    struct session session = {.config = config, .descriptor = -1, .file_bytes = file_bytes};
+    double first, write_rate = 0, read_rate = 0;
+    sw_code code = session_open(&session, candidate_memory_bytes, err);
+    struct pass pass = {true, 1 << 20, 16, 0};
+    set_progress(&session, 0, 0.3);
+    if (code == SW_OK)
+        code = run_pass(&session, &pass, &first, err);
+    if (code == SW_OK)
+        code = find_best(&session, &pass, err);
+    pass.max_seconds = config->max_seconds;
+    set_progress(&session, 0.7, 0.85);
+    if (code == SW_OK)
+        code = run_pass(&session, &pass, &write_rate, err);
+    pass.write = false;
+    set_progress(&session, 0.85, 1);
+    if (code == SW_OK)
+        code = run_pass(&session, &pass, &read_rate, err);
+    session_close(&session);
+    if (code != SW_OK)
+        return code;
+    report(&session, 1);
+    drive->direct = session.direct;
+    drive->request_bytes = pass.request_bytes;
+    drive->queue_depth = pass.depth;
+    drive->read_bytes_per_second = read_rate;
+    drive->write_bytes_per_second = write_rate;
+    return SW_OK;
+}

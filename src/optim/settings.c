@@ -41,7 +41,7 @@ static bool within(double value, double low, double high)
 
 static sw_code check_ranges(const struct sw_optim_settings *s, struct sw_err *err)
 {
-    if (!within(s->lr, 0.0, INFINITY))
+    if (!within(s->lr, 0.0, (double)INFINITY))
         return SW_FAIL(err, SW_E_USAGE, "optimizer.lr: %g is not a number from 0", s->lr);
     if (!within(s->beta1, 0.0, 1.0) || !within(s->beta2, 0.0, 1.0) || (float)s->beta1 >= 1.0F ||
         (float)s->beta2 >= 1.0F)
@@ -49,17 +49,18 @@ static sw_code check_ranges(const struct sw_optim_settings *s, struct sw_err *er
                        s->beta1, s->beta2);
     /* The least fp32 that is not subnormal: a smaller one would let 0 / 0 happen on some devices.
      */
-    if (!within(s->eps, (double)FLT_MIN, INFINITY))
+    if (!within(s->eps, (double)FLT_MIN, (double)INFINITY))
         return SW_FAIL(err, SW_E_USAGE, "optimizer.eps: %g is not a number from %g", s->eps,
                        (double)FLT_MIN);
-    if (!within(s->eps1, (double)FLT_MIN, INFINITY) || !within(s->eps2, 0.0, INFINITY))
+    if (!within(s->eps1, (double)FLT_MIN, (double)INFINITY) ||
+        !within(s->eps2, 0.0, (double)INFINITY))
         return SW_FAIL(err, SW_E_USAGE,
                        "optimizer.eps: [%g, %g] are not numbers from %g and from 0", s->eps1,
                        s->eps2, (double)FLT_MIN);
-    if (!within(s->weight_decay, 0.0, INFINITY))
+    if (!within(s->weight_decay, 0.0, (double)INFINITY))
         return SW_FAIL(err, SW_E_USAGE, "optimizer.weight_decay: %g is not a number from 0",
                        s->weight_decay);
-    if (!within(s->max_grad_norm, 0.0, INFINITY))
+    if (!within(s->max_grad_norm, 0.0, (double)INFINITY))
         return SW_FAIL(err, SW_E_USAGE,
                        "optimizer.max_grad_norm: %g is not a number from 0 (0: no clipping)",
                        s->max_grad_norm);

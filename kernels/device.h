@@ -12,6 +12,10 @@
 
 #include <stdint.h>
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 struct sw_device;
 struct sw_event;
 struct sw_kernels;
@@ -83,4 +87,7 @@ extern const struct sw_device_ops sw_cpu_device_ops;
 /* The stream's first failure copied to `err`, or SW_OK. Does not wait. */
 sw_code sw_stream_check(const struct sw_stream *stream, struct sw_err *err) SW_WARN_UNUSED;
 
+#ifdef __cplusplus
+}
+#endif
 #endif

@@ -18,6 +18,10 @@
 #include "base/dtype.h"
 #include "kernels/device.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 /* Token ranges of rows: row r's tokens are starts[r] .. starts[r] + lengths[r] - 1. */
 struct sw_rows {
     int64_t count;       /* rows */
@@ -182,4 +186,7 @@ struct sw_kernels {
 
 extern const struct sw_kernels sw_cpu_kernels;
 
+#ifdef __cplusplus
+}
+#endif
 #endif

@@ -11,6 +11,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 enum { SW_ALIGNMENT_BYTES = 64 };
 
 /* a*b and a+b of non-negative sizes; false on overflow, and then *out is not written. */
@@ -34,4 +38,7 @@ void sw_memory_thread_is_engine(void);
 void sw_memory_seal(void);
 void sw_memory_unseal(void);
 
+#ifdef __cplusplus
+}
+#endif
 #endif

@@ -10,6 +10,10 @@
 
 #include <stdint.h>
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 struct sw_pool;
 
 /* Runs task `index` of a job. `worker` (0 .. sw_pool_workers()-1) is unique among the tasks of one
@@ -30,4 +34,7 @@ int64_t sw_pool_workers(const struct sw_pool *pool);
 /* CPUs this process may use: the affinity mask, cut by the cgroup's CPU quota (v1 or v2). >= 1. */
 int sw_cpus_available(void);
 
+#ifdef __cplusplus
+}
+#endif
 #endif

@@ -24,12 +24,11 @@ struct sw_engine_config {
     const struct sw_optim_settings *optim; /* NULL: no training, only evaluate and generate */
     const struct sw_device_ops *device;
     struct sw_pool *pool;
-    uint64_t seed;   /* of dropout and stochastic rounding */
-    float dropout;   /* in training */
-    float smoothing; /* label smoothing, in training */
-    /* Called on long waits (pre-writing spill files); may be NULL. */
-    void (*progress)(void *context, const char *what, int64_t done_bytes, int64_t total_bytes);
-    void *progress_context;
+    int device_index; /* which of the physical devices */
+    uint64_t seed;    /* of dropout */
+    float dropout;    /* in training */
+    float smoothing;  /* label smoothing, in training */
+    bool overlap;     /* lanes run at the same time; false: one op after the other */
 };
 
 sw_code sw_engine_open(struct sw_engine **out, const struct sw_engine_config *config,
@@ -52,19 +51,21 @@ sw_code sw_engine_read_state(struct sw_engine *engine, int64_t param, int state,
 /* Everything is written: build compute weights, seal the memory, start the lanes. */
 sw_code sw_engine_start(struct sw_engine *engine, struct sw_err *err) SW_WARN_UNUSED;
 
-enum { SW_ENGINE_LANES_MAX = 32 };
+/* Optimizer updates applied so far: steps that were skipped do not count. Set it on resuming,
+ * before the first step. */
+int64_t sw_engine_updates(const struct sw_engine *engine);
+void sw_engine_set_updates(struct sw_engine *engine, int64_t updates);
+/* Highest device memory so far. */
+int64_t sw_engine_device_bytes(const struct sw_engine *engine);
 
 struct sw_step_result {
     double loss;      /* mean over the global batch's target tokens (with smoothing) */
     double grad_norm; /* before clipping */
     bool finite;      /* false: loss or gradient is not finite, and this step changes nothing */
-    int32_t nonfinite_block; /* the first block whose output or gradient was not finite, or -1 */
+    int32_t nonfinite_block; /* the first block whose output was not finite, or -1 */
     double seconds;          /* end of the previous step's backward to the end of this one's, drains
                                 excluded */
-    int lane_count;
-    const char *lane_names[SW_ENGINE_LANES_MAX]; /* "compute", "h2d", "nvme read", … borrowed */
-    double lane_busy_seconds[SW_ENGINE_LANES_MAX];
-    int64_t nvme_read_bytes, nvme_written_bytes;
+    double busy_seconds[SW_LANES]; /* of each lane, the drains since the last step included */
 };
 
 /* One optimizer step. `step` counts from 1; `lr` is its learning rate, used when its window runs.
@@ -94,8 +95,9 @@ sw_code sw_engine_generate_step(struct sw_engine *engine, const int32_t *tokens,
                                 const int32_t *parents, float *log_probabilities,
                                 struct sw_err *err) SW_WARN_UNUSED;
 
-/* Trace of what the lanes ran from now on, as a Chrome trace JSON file; written by close. */
-sw_code sw_engine_trace(struct sw_engine *engine, const char *path,
-                        struct sw_err *err) SW_WARN_UNUSED;
+/* Trace what the lanes run, from the next call on; before start. write_trace: as a Chrome trace. */
+sw_code sw_engine_trace(struct sw_engine *engine, struct sw_err *err) SW_WARN_UNUSED;
+sw_code sw_engine_write_trace(struct sw_engine *engine, const char *path,
+                              struct sw_err *err) SW_WARN_UNUSED;
 
 #endif

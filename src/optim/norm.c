@@ -53,11 +53,11 @@ double sw_norm_sum(const double *partials, int64_t count)
 }
 
 void sw_norm_finish(const struct sw_optim_settings *settings, double sum_of_squares,
-                    struct sw_norm *out)
+                    struct sw_gradient_norm *out)
 {
     double norm = sqrt(sum_of_squares), scale = 1.0;
     if (settings->max_grad_norm > 0.0)
         scale = fmin(1.0, settings->max_grad_norm / (norm + 1e-6));
-    *out = (struct sw_norm){
+    *out = (struct sw_gradient_norm){
         .norm = norm, .finite = isfinite(sum_of_squares), .clip_scale = (float)scale};
 }

@@ -196,13 +196,13 @@ void sw_norm_partials(struct sw_pool *pool, const struct sw_optim_unit *unit, co
  * 0.0. */
 double sw_norm_sum(const double *partials, int64_t count);
 
-struct sw_norm {
+struct sw_gradient_norm {
     double norm;
     bool finite;
     float clip_scale; /* min(1, max_grad_norm / (norm + 1e-6)); 1 with max_grad_norm = 0 */
 };
 void sw_norm_finish(const struct sw_optim_settings *settings, double sum_of_squares,
-                    struct sw_norm *out);
+                    struct sw_gradient_norm *out);
 
 /* Round held gradients to bf16, nearest even. */
 void sw_gradients_to_bf16(struct sw_pool *pool, const float *gradient, uint16_t *out,

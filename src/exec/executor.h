@@ -1,0 +1,41 @@
+/* Runs programs: a thread per lane, each in lane order, an op as soon as its waits are over. Nobody
+ * spins: who must wait sleeps until a lane has finished an op. */
+#ifndef SPILLWAY_EXEC_EXECUTOR_H
+#define SPILLWAY_EXEC_EXECUTOR_H
+
+#include "plan/program.h"
+
+struct sw_executor;
+
+/* Run one op to its end, on the thread of its lane. */
+typedef sw_code (*sw_run_op_fn)(void *context, const struct sw_op *op, struct sw_err *err);
+
+struct sw_executor_config {
+    sw_run_op_fn run;
+    void *context;
+    bool overlap; /* false: no threads; ops in serial order on the caller's */
+};
+
+sw_code sw_executor_open(struct sw_executor **out, const struct sw_executor_config *config,
+                         struct sw_err *err) SW_WARN_UNUSED;
+void sw_executor_close(struct sw_executor *executor);
+
+/* Run a program to its end. The first failure stops all lanes and is returned. Adds to
+ * busy_seconds [SW_LANES]. */
+sw_code sw_executor_run(struct sw_executor *executor, const struct sw_program *program,
+                        double *busy_seconds, struct sw_err *err) SW_WARN_UNUSED;
+
+/* Record what is run from now on, at most `ops` of them; sw_executor_write_trace() writes a Chrome
+ * trace. Before the memory is sealed. */
+sw_code sw_executor_trace(struct sw_executor *executor, int64_t ops,
+                          struct sw_err *err) SW_WARN_UNUSED;
+/* block_name, unit_name: of an index; for labels. */
+sw_code sw_executor_write_trace(const struct sw_executor *executor, const char *path,
+                                const char *(*block_name)(void *, int32_t),
+                                const char *(*unit_name)(void *, int32_t), void *names,
+                                struct sw_err *err) SW_WARN_UNUSED;
+
+/* Monotonic clock. */
+double sw_seconds_now(void);
+
+#endif

@@ -1,0 +1,127 @@
+/* A plan in words: tables for a person, JSON for programs. */
+#include "plan/plan.h"
+
+static double mib(int64_t bytes)
+{
+    return (double)bytes / (1 << 20);
+}
+
+static void print_budget(const struct sw_plan *plan, struct sw_text *out)
+{
+    sw_text_add(out, "%-24s %12s %12s %12s\n", "memory, MiB", "device", "host", "nvme");
+    for (int i = 0; i < plan->item_count; i++)
+        sw_text_add(out, "  %-22s %12.1f %12.1f %12.1f\n", plan->items[i].name,
+                    mib(plan->items[i].bytes[SW_TIER_DEVICE]),
+                    mib(plan->items[i].bytes[SW_TIER_HOST]),
+                    mib(plan->items[i].bytes[SW_TIER_NVME]));
+    sw_text_add(out, "  %-22s %12.1f %12.1f %12.1f\n", "sum",
+                mib(plan->total_bytes[SW_TIER_DEVICE]), mib(plan->total_bytes[SW_TIER_HOST]),
+                mib(plan->total_bytes[SW_TIER_NVME]));
+    const int64_t limits[] = {plan->request.device_memory_bytes, plan->request.host_memory_bytes,
+                              plan->request.nvme_bytes};
+    sw_text_add(out, "  %-22s", "limit");
+    for (int i = 0; i < 3; i++)
+        if (limits[i] > 0)
+            sw_text_add(out, " %12.1f", mib(limits[i]));
+        else
+            sw_text_add(out, " %12s", "-");
+    sw_text_add(out, "\n");
+}
+
+/* The lane that is busy longest. */
+static enum sw_lane binding_lane(const struct sw_plan *plan)
+{
+    int lane = 0;
+    for (int i = 1; i < SW_LANES; i++)
+        if (plan->predicted.busy_seconds[i] > plan->predicted.busy_seconds[lane])
+            lane = i;
+    return (enum sw_lane)lane;
+}
+
+void sw_plan_print(const struct sw_plan *plan, struct sw_text *out)
+{
+    const struct sw_model *model = plan->request.model;
+    sw_text_add(out, "model      %lld parameters in %lld units, %lld blocks\n",
+                (long long)model->elements, (long long)model->unit_count,
+                (long long)model->block_count);
+    if (plan->request.purpose == SW_FOR_TRAINING)
+        sw_text_add(out, "step       %lld rows as %lld micro-batches of %lld, %s; %s\n",
+                    (long long)plan->request.global_batch, (long long)plan->microbatches,
+                    (long long)plan->bounds.rows, sw_dtype_name(plan->request.compute),
+                    plan->recompute ? "blocks' insides recomputed in backward"
+                                    : "blocks' insides kept for backward");
+    sw_text_add(out, "bounds     %lld source and %lld target tokens a row\n",
+                (long long)plan->bounds.source_length, (long long)plan->bounds.target_length);
+    sw_text_add(out, "homes      weights %s, optimizer %s, gradients %s, activations %s\n\n",
+                sw_tier_name(plan->params), sw_tier_name(plan->optimizer),
+                sw_tier_name(plan->grads), sw_tier_name(plan->activations));
+    print_budget(plan, out);
+    if (plan->request.purpose == SW_FOR_TRAINING)
+        sw_text_add(out, "\nwork       %.3g floating-point operations a step at the bounds\n",
+                    plan->step_flops);
+    if (!plan->has_prediction)
+        return;
+    sw_text_add(out, "\npredicted  %.3f s a step; bound by %s\n", plan->predicted.makespan_seconds,
+                sw_lane_name(binding_lane(plan)));
+    for (int lane = 0; lane < SW_LANES; lane++)
+        if (plan->predicted.busy_seconds[lane] > 0)
+            sw_text_add(out, "  %-22s %10.3f s busy\n", sw_lane_name((enum sw_lane)lane),
+                        plan->predicted.busy_seconds[lane]);
+}
+
+static void json_integer(struct sw_text *out, const char *key, int64_t value)
+{
+    sw_text_add(out, "\"%s\": %lld, ", key, (long long)value);
+}
+
+static void json_budget(const struct sw_plan *plan, struct sw_text *out)
+{
+    sw_text_add(out, "\"memory\": [");
+    for (int i = 0; i < plan->item_count; i++)
+        sw_text_add(out,
+                    "%s{\"name\": \"%s\", \"device_bytes\": %lld, \"host_bytes\": %lld, "
+                    "\"nvme_bytes\": %lld}",
+                    i > 0 ? ", " : "", plan->items[i].name,
+                    (long long)plan->items[i].bytes[SW_TIER_DEVICE],
+                    (long long)plan->items[i].bytes[SW_TIER_HOST],
+                    (long long)plan->items[i].bytes[SW_TIER_NVME]);
+    sw_text_add(out, "], ");
+    json_integer(out, "device_bytes", plan->total_bytes[SW_TIER_DEVICE]);
+    json_integer(out, "host_bytes", plan->total_bytes[SW_TIER_HOST]);
+    json_integer(out, "nvme_bytes", plan->total_bytes[SW_TIER_NVME]);
+}
+
+void sw_plan_print_json(const struct sw_plan *plan, struct sw_text *out)
+{
+    const struct sw_model *model = plan->request.model;
+    sw_text_add(out, "{");
+    json_integer(out, "parameters", model->elements);
+    json_integer(out, "global_batch", plan->request.global_batch);
+    json_integer(out, "micro_batch", plan->bounds.rows);
+    json_integer(out, "micro_batches", plan->microbatches);
+    json_integer(out, "source_length", plan->bounds.source_length);
+    json_integer(out, "target_length", plan->bounds.target_length);
+    sw_text_add(out, "\"compute\": \"%s\", \"recompute\": %s, ",
+                sw_dtype_name(plan->request.compute), plan->recompute ? "true" : "false");
+    sw_text_add(out,
+                "\"homes\": {\"params\": \"%s\", \"optimizer\": \"%s\", \"grads\": \"%s\", "
+                "\"activations\": \"%s\"}, ",
+                sw_tier_name(plan->params), sw_tier_name(plan->optimizer),
+                sw_tier_name(plan->grads), sw_tier_name(plan->activations));
+    json_budget(plan, out);
+    sw_text_add(out, "\"step_flops\": ");
+    sw_text_add_json_double(out, plan->step_flops);
+    if (plan->has_prediction) {
+        sw_text_add(out, ", \"step_seconds\": ");
+        sw_text_add_json_double(out, plan->predicted.makespan_seconds);
+        sw_text_add(out, ", \"binds\": \"%s\", \"lanes\": {", sw_lane_name(binding_lane(plan)));
+        const char *comma = "";
+        for (int lane = 0; lane < SW_LANES; lane++) {
+            sw_text_add(out, "%s\"%s\": ", comma, sw_lane_name((enum sw_lane)lane));
+            sw_text_add_json_double(out, plan->predicted.busy_seconds[lane]);
+            comma = ", ";
+        }
+        sw_text_add(out, "}");
+    }
+    sw_text_add(out, "}\n");
+}

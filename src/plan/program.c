@@ -68,13 +68,8 @@ struct sw_op *sw_program_add(struct sw_program_builder *builder, enum sw_op_kind
     if (!builder->failed)
         program->op_count++;
     struct sw_op *op = last_op(builder);
-    *op = (struct sw_op){.kind = kind,
-                         .lane = lane,
-                         .block = -1,
-                         .unit = -1,
-                         .microbatch = -1,
-                         .slot = -1,
-                         .part = -1};
+    *op = (struct sw_op){
+        .kind = kind, .lane = lane, .block = -1, .unit = -1, .microbatch = -1, .slot = -1};
     if (!builder->failed)
         op->ordinal = program->lane_count[lane]++;
     return op;

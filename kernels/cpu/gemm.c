@@ -4,19 +4,60 @@
 
 #include <cblas.h>
 #include <limits.h>
+#include <pthread.h>
+#include <stdlib.h>
 #include <string.h>
 
 #ifdef HAVE_BLI_THREAD_SET_NUM_THREADS
 void bli_thread_set_num_threads(long threads);
 #endif
 
-void sw_cpu_blas_init(void)
+/* OpenBLAS knows CPUs by model number, and takes its SSE3 kernels for a model that is newer than
+ * itself: more than ten times slower than what the CPU can do. Where that happened, have it choose
+ * again by what the CPU has. The environment's OPENBLAS_CORETYPE, if set, is left to decide. */
+#if defined(SW_X86_64) && defined(HAVE_OPENBLAS_GET_CORENAME) &&                                   \
+    defined(HAVE_GOTOBLAS_DYNAMIC_INIT) && defined(HAVE_GOTOBLAS_DYNAMIC_QUIT)
+void gotoblas_dynamic_init(void);
+void gotoblas_dynamic_quit(void);
+
+static void choose_core(void)
 {
+    static const char variable[] = "OPENBLAS_CORETYPE";
+    const char *core = openblas_get_corename();
+    bool wide = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    if (getenv(variable) != NULL || !wide)
+        return;
+    if (strcmp(core, "Prescott") != 0 && strcmp(core, "Nehalem") != 0 &&
+        strcmp(core, "Barcelona") != 0)
+        return;
+    bool wider = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                 __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+    if (setenv(variable, wider ? "SkylakeX" : "Haswell", 0) != 0)
+        return;
+    gotoblas_dynamic_quit();
+    gotoblas_dynamic_init();
+    unsetenv(variable);
+}
+#else
+static void choose_core(void)
+{
+}
+#endif
+
+static void blas_init(void)
+{
+    choose_core();
 #if defined(HAVE_OPENBLAS_SET_NUM_THREADS)
     openblas_set_num_threads(1);
 #elif defined(HAVE_BLI_THREAD_SET_NUM_THREADS)
     bli_thread_set_num_threads(1);
 #endif
+}
+
+void sw_cpu_blas_init(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    (void)pthread_once(&once, blas_init);
 }
 
 void sw_cpu_sgemm(bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k, float alpha,

@@ -1,0 +1,26 @@
+/* What `spillway probe` finds out and says. */
+#ifndef SPILLWAY_CLI_PROBE_H
+#define SPILLWAY_CLI_PROBE_H
+
+#include "base/text.h"
+#include "topo/machine.h"
+
+struct sw_probe_options {
+    const char *const *directories; /* for spilling; may be none */
+    int directory_count;
+    int64_t file_bytes;    /* written to each of them to measure it; 0: rates are not measured */
+    int64_t host_elements; /* floats of each array for the host's rates; 0: beyond any cache */
+    /* What is under way, `fraction` (0 to 1) of it done; may be NULL. */
+    void (*progress)(void *context, const char *what, double fraction);
+    void *progress_context;
+};
+
+/* SW_E_USAGE for a directory that cannot be used. */
+sw_code sw_probe_machine(const struct sw_probe_options *options, struct sw_machine *out,
+                         struct sw_err *err) SW_WARN_UNUSED;
+/* A table for a person, and below it what will hurt. */
+void sw_probe_print(const struct sw_machine *machine, struct sw_text *out);
+/* What will hurt, a line each; nothing when nothing will. */
+void sw_probe_warnings(const struct sw_machine *machine, struct sw_text *out);
+
+#endif

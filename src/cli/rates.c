@@ -1,0 +1,135 @@
+#include "cli/rates.h"
+
+#include "base/mem.h"
+#include "kernels/device.h"
+#include "kernels/kernels.h"
+#include "optim/optim.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { REPEATS = 5, GEMM_SIDE = 1024, COPY_TASK_BYTES = 1 << 20 };
+
+static double now_seconds(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
+}
+
+/* --- memcpy
+ * ----------------------------------------------------------------------------------------*/
+
+struct copy {
+    char *to, *from;
+};
+
+static void copy_task(void *context, int64_t index, int64_t worker)
+{
+    const struct copy *copy = context;
+    (void)worker;
+    memcpy(copy->to + index * COPY_TASK_BYTES, copy->from + index * COPY_TASK_BYTES,
+           COPY_TASK_BYTES);
+}
+
+static sw_code measure_memcpy(struct sw_pool *pool, int64_t bytes, double *out_rate,
+                              struct sw_err *err)
+{
+    int64_t tasks = (bytes + COPY_TASK_BYTES - 1) / COPY_TASK_BYTES;
+    struct copy copy = {sw_aligned_alloc(tasks * COPY_TASK_BYTES),
+                        sw_aligned_alloc(tasks * COPY_TASK_BYTES)};
+    sw_code code = SW_OK;
+    double best = 0;
+    if (copy.to == NULL || copy.from == NULL) {
+        code =
+            SW_FAIL(err, SW_E_MEMORY, "no memory to time copies of %lld bytes", (long long)bytes);
+        goto out;
+    }
+    for (int i = 0; i < REPEATS; i++) {
+        double begin = now_seconds();
+        sw_pool_run(pool, copy_task, &copy, tasks);
+        double rate = 2.0 * (double)(tasks * COPY_TASK_BYTES) / (now_seconds() - begin);
+        if (rate > best)
+            best = rate;
+    }
+    *out_rate = best;
+out:
+    free(copy.to);
+    free(copy.from);
+    return code;
+}
+
+/* --- matrix products
+ * -------------------------------------------------------------------------------*/
+
+static sw_code time_gemm(struct sw_device *device, double *out_rate, struct sw_err *err)
+{
+    const struct sw_device_ops *ops = &sw_cpu_device_ops;
+    enum { BYTES = GEMM_SIDE * GEMM_SIDE * 4 };
+    void *matrices[3];
+    struct sw_stream *stream = NULL;
+    double best = 0;
+    for (int i = 0; i < 3; i++) {
+        sw_code code = ops->alloc(device, BYTES, &matrices[i], err);
+        if (code != SW_OK)
+            return code;
+        float *values = matrices[i];
+        for (int64_t k = 0; k < (int64_t)GEMM_SIDE * GEMM_SIDE; k++)
+            values[k] = (float)(k % 17) * 0.125F;
+    }
+    sw_code code = ops->stream_open(device, SW_STREAM_COMPUTE, &stream, err);
+    if (code != SW_OK)
+        return code;
+    struct sw_gemm gemm = {.m = GEMM_SIDE,
+                           .n = GEMM_SIDE,
+                           .k = GEMM_SIDE,
+                           .a = matrices[0],
+                           .b = matrices[1],
+                           .c = matrices[2],
+                           .lda = GEMM_SIDE,
+                           .ldb = GEMM_SIDE,
+                           .ldc = GEMM_SIDE,
+                           .alpha = 1,
+                           .ab_dtype = SW_F32,
+                           .c_dtype = SW_F32};
+    for (int i = 0; i < REPEATS && code == SW_OK; i++) {
+        double begin = now_seconds();
+        ops->kernels->gemm(stream, &gemm);
+        code = ops->stream_sync(stream, err);
+        double rate = 2.0 * GEMM_SIDE * GEMM_SIDE * GEMM_SIDE / (now_seconds() - begin);
+        if (rate > best)
+            best = rate;
+    }
+    ops->stream_close(stream);
+    if (code == SW_OK)
+        *out_rate = best;
+    return code;
+}
+
+static sw_code measure_gemm(struct sw_pool *pool, double *out_rate, struct sw_err *err)
+{
+    struct sw_device *device = NULL;
+    struct sw_device_config config = {.memory_bytes = 64 << 20, .pool = pool};
+    sw_code code = sw_cpu_device_ops.open(&device, &config, err);
+    if (code != SW_OK)
+        return code;
+    code = time_gemm(device, out_rate, err);
+    sw_cpu_device_ops.close(device);
+    return code;
+}
+
+sw_code sw_rates_measure(struct sw_pool *pool, int64_t elements, struct sw_machine *machine,
+                         struct sw_err *err)
+{
+    struct sw_optim_bench bench;
+    sw_code code = sw_optim_bench(pool, elements, &bench, err);
+    if (code != SW_OK)
+        return code;
+    machine->triad_bytes_per_second = bench.triad_bytes_per_second;
+    machine->optimizer_bytes_per_second = bench.adamw_bytes_per_second;
+    code = measure_memcpy(pool, 8 * elements, &machine->memcpy_bytes_per_second, err);
+    if (code == SW_OK)
+        code = measure_gemm(pool, &machine->gemm_flops_per_second, err);
+    return code;
+}

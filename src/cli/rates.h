@@ -1,0 +1,13 @@
+/* Rates of the host's CPUs and memory, measured with the code that training runs. */
+#ifndef SPILLWAY_CLI_RATES_H
+#define SPILLWAY_CLI_RATES_H
+
+#include "base/pool.h"
+#include "topo/machine.h"
+
+/* Fill `machine`'s triad, optimizer, memcpy and gemm rates; about two seconds, and memory for
+ * `elements` (a multiple of 64) floats four times. Rates it cannot take stay as they are. */
+sw_code sw_rates_measure(struct sw_pool *pool, int64_t elements, struct sw_machine *machine,
+                         struct sw_err *err) SW_WARN_UNUSED;
+
+#endif

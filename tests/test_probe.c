@@ -1,0 +1,133 @@
+#include "support.h"
+
+#include "cli/probe.h"
+
+static struct sw_machine machine;
+
+static char *warnings_of(void)
+{
+    struct sw_err err = {0};
+    struct sw_text text = {0};
+    sw_text_add(&text, "%s", "");
+    sw_probe_warnings(&machine, &text);
+    assert_ok(sw_text_check(&text, "warnings", &err), &err);
+    return text.bytes;
+}
+
+/* A machine of which there is nothing to say. */
+static void make_good(void)
+{
+    sw_machine_init(&machine);
+    machine.cpus = machine.cpus_total = 16;
+    machine.memory_total_bytes = machine.memory_available_bytes = (int64_t)128 << 30;
+    machine.io_uring = true;
+    machine.gpu_count = 1;
+    machine.drive_count = 1;
+    snprintf(machine.drives[0].directory, sizeof machine.drives[0].directory, "/mnt/fast");
+    machine.drives[0].direct = true;
+    machine.drives[0].free_bytes = (int64_t)1 << 40;
+    machine.drives[0].read_bytes_per_second = 7e9;
+}
+
+static void assert_warned(const char *part)
+{
+    char *text = warnings_of();
+    int lines = 0;
+    for (const char *at = text; *at != '\0'; at++)
+        lines += *at == '\n';
+    if (lines != 1 || strstr(text, part) == NULL)
+        fail_msg("\"%s\" lacks \"%s\" or is not one line", text, part);
+    free(text);
+}
+
+static void test_what_will_hurt(void **state)
+{
+    (void)state;
+    make_good();
+    char *text = warnings_of();
+    assert_string_equal(text, "");
+    free(text);
+    machine.memlock_bytes = 8 << 20;
+    assert_warned("`ulimit -l` lets 8.0 MiB");
+    make_good();
+    machine.io_uring = false;
+    assert_warned("io_uring is forbidden");
+    make_good();
+    machine.drives[0].memory_backed = true;
+    snprintf(machine.drives[0].file_system, sizeof machine.drives[0].file_system, "tmpfs");
+    assert_warned("/mnt/fast is tmpfs");
+    make_good();
+    machine.drives[0].rotational = true;
+    assert_warned("spinning");
+    make_good();
+    machine.drives[0].direct = false;
+    assert_warned("O_DIRECT");
+    make_good();
+    machine.drives[0].read_bytes_per_second = 2e8;
+    assert_warned("reads 200 MB/s");
+    make_good();
+    machine.drives[0].free_bytes = 3 << 29;
+    assert_warned("1.5 GiB free");
+    make_good();
+    machine.cpus = 2;
+    assert_warned("2 of 16 CPUs");
+    make_good();
+    machine.memory_limit_bytes = (int64_t)32 << 30;
+    assert_warned("the cgroup allows 32.0 GiB");
+    make_good();
+    machine.memory_available_bytes = (int64_t)4 << 30;
+    assert_warned("4.0 GiB of memory");
+    make_good();
+    machine.gpu_count = 0;
+    assert_warned("no GPU");
+}
+
+static char last_what[256];
+
+static void take_progress(void *context, const char *what, double fraction)
+{
+    (void)context;
+    assert_true(fraction >= 0 && fraction <= 1.0001);
+    snprintf(last_what, sizeof last_what, "%s", what);
+}
+
+/* Finds this machine out, and a person and the planner can read it. */
+static void test_this_machine(void **state)
+{
+    (void)state;
+    struct sw_err err = {0};
+    char *scratch = sw_test_scratch();
+    const char *directory = scratch;
+    struct sw_probe_options options = {.directories = &directory,
+                                       .directory_count = 1,
+                                       .file_bytes = 8 << 20,
+                                       .host_elements = 1 << 18,
+                                       .progress = take_progress};
+    assert_ok(sw_probe_machine(&options, &machine, &err), &err);
+    assert_string_equal(last_what, "CPUs and memory");
+    assert_true(machine.triad_bytes_per_second > 0 && machine.optimizer_bytes_per_second > 0);
+    assert_true(machine.memcpy_bytes_per_second > 0 && machine.gemm_flops_per_second > 0);
+    assert_true(machine.drive_count == 1 && machine.drives[0].read_bytes_per_second > 0);
+    struct sw_text text = {0};
+    sw_probe_print(&machine, &text);
+    assert_ok(sw_text_check(&text, "a machine", &err), &err);
+    assert_non_null(strstr(text.bytes, scratch));
+    free(text.bytes);
+
+    options.file_bytes = 0;
+    assert_ok(sw_probe_machine(&options, &machine, &err), &err);
+    assert_true(machine.triad_bytes_per_second == 0);
+    directory = "/nowhere";
+    assert_refused(sw_probe_machine(&options, &machine, &err), SW_E_USAGE, "/nowhere", &err);
+    assert_int_equal(rmdir(scratch), 0);
+    free(scratch);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_what_will_hurt),
+        cmocka_unit_test(test_this_machine),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

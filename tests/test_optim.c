@@ -221,7 +221,7 @@ static void run_small(struct small *t, const struct sw_optim_settings *s, int n)
     for (int k = 2; k <= 4; k++) {
         data(t->gradient, n, k);
         double partial;
-        struct sw_norm norm;
+        struct sw_gradient_norm norm;
         sw_norm_partials(pool, &unit, t->gradient, SW_F32, 0, 64, &partial);
         sw_norm_finish(s, partial, &norm);
         struct sw_optim_update update = {
@@ -493,7 +493,7 @@ static void world_step(struct world *w, struct sw_pool *pool, const struct way *
 {
     double partials[8];
     int64_t blocks = sw_norm_partial_count(ELEMENTS);
-    struct sw_norm norm;
+    struct sw_gradient_norm norm;
     const void *gradient = w->gradient;
     if (w->settings.grads == SW_BF16)
         gradient = w->gradient_bf16;
@@ -949,7 +949,7 @@ static void the_norm_is_of_what_trains(void **state)
     }
     assert_memory_equal(apart, partials, sizeof partials);
 
-    struct sw_norm norm;
+    struct sw_gradient_norm norm;
     sw_norm_finish(&s, 16.0, &norm);
     assert_true(norm.norm == 4.0 && norm.finite && norm.clip_scale == (float)(1.0 / 4.000001));
     sw_norm_finish(&s, 0.25, &norm);

@@ -45,7 +45,8 @@ struct sw_lanes_adafactor {
 
 struct sw_lanes {
     /* Random words of `groups` groups of 64 elements from element 64 * first_group: word of element
-     * 64 G + 16 w + l is word w of Philox at counter (16 G + l, unit, number). */
+     * 64 G + 16 w + l is word w of Philox at counter (16 G + l, unit, number). Room for an even
+     * number of groups. */
     void (*random)(const uint32_t key[2], uint32_t number, uint32_t unit, int64_t first_group,
                    int64_t groups, uint32_t *words);
     void (*adamw)(const struct sw_lanes_adamw *run, int64_t count);

@@ -124,30 +124,46 @@ LANES_INLINE void store_master(const struct sw_lanes_weights *w, int64_t i, vf x
 
 /* ---- random words ---- */
 
+/* One round of Philox4x32 on one group's 16 counters. */
+LANES_INLINE void random_round(vu c[4], vu k0, vu k1)
+{
+    vu high0, low0, high1, low1;
+    vu_multiply(c[0], 0xD2511F53u, &high0, &low0);
+    vu_multiply(c[2], 0xCD9E8D57u, &high1, &low1);
+    c[0] = vu_xor(vu_xor(high1, c[1]), k0);
+    c[1] = low1;
+    c[2] = vu_xor(vu_xor(high0, c[3]), k1);
+    c[3] = low0;
+}
+
+LANES_INLINE void random_start(vu c[4], int64_t group, uint32_t unit, uint32_t number)
+{
+    uint64_t counter = (uint64_t)group * LANE_COUNT;
+    c[0] = vu_add(vu_set((uint32_t)counter), vu_lanes());
+    c[1] = vu_set((uint32_t)(counter >> 32));
+    c[2] = vu_set(unit);
+    c[3] = vu_set(number);
+}
+
 LANES static void random_words(const uint32_t key[2], uint32_t number, uint32_t unit,
                                int64_t first_group, int64_t groups, uint32_t *words)
 {
-    for (int64_t group = first_group; group < first_group + groups; group++) {
-        uint64_t counter = (uint64_t)group * LANE_COUNT;
+    /* Two groups at a time: a round is a chain of dependent operations. */
+    for (int64_t group = 0; group < groups; group += 2) {
         uint32_t k0 = key[0], k1 = key[1];
-        vu c0 = vu_add(vu_set((uint32_t)counter), vu_lanes());
-        vu c1 = vu_set((uint32_t)(counter >> 32)), c2 = vu_set(unit), c3 = vu_set(number);
+        vu even[4], odd[4];
+        random_start(even, first_group + group, unit, number);
+        random_start(odd, first_group + group + 1, unit, number);
         for (int round = 0; round < 10; round++) {
-            vu high0, low0, high1, low1;
-            vu_multiply(c0, 0xD2511F53u, &high0, &low0);
-            vu_multiply(c2, 0xCD9E8D57u, &high1, &low1);
-            c0 = vu_xor(vu_xor(high1, c1), vu_set(k0));
-            c1 = low1;
-            c2 = vu_xor(vu_xor(high0, c3), vu_set(k1));
-            c3 = low0;
+            random_round(even, vu_set(k0), vu_set(k1));
+            random_round(odd, vu_set(k0), vu_set(k1));
             k0 += 0x9E3779B9u;
             k1 += 0xBB67AE85u;
         }
-        vu_store(words, c0);
-        vu_store(words + 16, c1);
-        vu_store(words + 32, c2);
-        vu_store(words + 48, c3);
-        words += 64;
+        for (int k = 0; k < 4; k++) {
+            vu_store(words + group * 64 + k * LANE_COUNT, even[k]);
+            vu_store(words + group * 64 + 64 + k * LANE_COUNT, odd[k]);
+        }
     }
 }
 

@@ -332,6 +332,80 @@ static void test_fault_sweep(void **state)
     }
 }
 
+/* A method that cuts the first transfer to a length that is no multiple of anything, and notes what
+ * it is asked for. */
+static struct sw_aio_event cut_event;
+static int64_t cut_offsets[8], cut_bytes[8];
+static int cut_count;
+
+static sw_code cut_open(struct sw_aio *aio, struct sw_err *err)
+{
+    (void)err;
+    aio->state = NULL;
+    cut_count = 0;
+    return SW_OK;
+}
+
+static void cut_close(struct sw_aio *aio)
+{
+    (void)aio;
+}
+
+static void cut_start(struct sw_aio *aio, const struct sw_aio_transfer *transfer)
+{
+    (void)aio;
+    assert_true(cut_count < 8);
+    cut_offsets[cut_count] = transfer->offset_bytes;
+    cut_bytes[cut_count] = transfer->bytes;
+    int64_t moved = cut_count == 0 ? transfer->bytes / 2 + 100 : transfer->bytes;
+    cut_count++;
+    cut_event = (struct sw_aio_event){transfer->request, moved};
+}
+
+static int cut_collect(struct sw_aio *aio, struct sw_aio_event *out, int max, bool wait,
+                       bool *woken, struct sw_err *err)
+{
+    (void)aio;
+    (void)wait;
+    (void)woken;
+    (void)err;
+    assert_true(max >= 1);
+    out[0] = cut_event;
+    return 1;
+}
+
+/* What is left of an aligned request is aligned, as O_DIRECT wants; of others it is just the rest.
+ */
+static void test_rest_is_aligned(void **state)
+{
+    static const struct sw_aio_method cut = {.name = "cut",
+                                             .open = cut_open,
+                                             .close = cut_close,
+                                             .start = cut_start,
+                                             .collect = cut_collect};
+    static const int64_t cases[][3] = {/* bytes, offset and bytes of the second transfer */
+                                       {32768, 16384 + 4096, 16384},
+                                       {1000, 4096 + 600, 400}};
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        struct sw_err err = {0};
+        struct sw_aio *aio;
+        struct sw_aio_config config = {.method = &cut, .depth = 1};
+        int descriptor = -1;
+        const char *name = "nothing";
+        char memory[1];
+        struct sw_aio_request request = {
+            .offset_bytes = 4096, .bytes = cases[i][0], .memory = memory};
+        assert_ok(sw_aio_open(&aio, &config, &err), &err);
+        assert_ok(sw_aio_set_files(aio, &descriptor, &name, 1, &err), &err);
+        run_all(aio, &request, 1);
+        assert_int_equal(cut_count, 2);
+        assert_int_equal(cut_offsets[1], cases[i][1]);
+        assert_int_equal(cut_bytes[1], cases[i][2]);
+        sw_aio_close(aio);
+    }
+}
+
 /* A wake ends a wait, also one that comes first, and is used up by it. */
 static void *waker(void *argument)
 {
@@ -523,6 +597,7 @@ int main(void)
         cmocka_unit_test(test_end_of_file),
         cmocka_unit_test(test_failure_is_named),
         cmocka_unit_test(test_fault_sweep),
+        cmocka_unit_test(test_rest_is_aligned),
         cmocka_unit_test(test_wake),
         cmocka_unit_test(test_uring_forbidden),
         cmocka_unit_test(test_no_memory_to_pin),

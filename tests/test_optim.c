@@ -479,6 +479,7 @@ static struct sw_optim_chunk world_chunk(const struct world *w, int64_t first, i
         .first = first,
         .count = ELEMENTS - first < elements ? ELEMENTS - first : elements,
         .gradient = gradient,
+        .gradient_dtype = w->settings.grads,
         .master = split ? NULL : w->master + first,
         .high = split ? w->high + first : NULL,
         .low = split ? w->low + first : NULL,

@@ -202,7 +202,7 @@ static void visit_sums(struct sw_pool *pool, const struct sw_adafactor *a,
     struct visit v = {
         .adafactor = a,
         .phase = phase,
-        .gradient = sw_gradient_in(chunk->gradient, a->settings->grads),
+        .gradient = sw_gradient_in(chunk->gradient, chunk->gradient_dtype),
         .weights = sw_lanes_in_weights(&weights),
         .base = chunk->first,
     };
@@ -278,7 +278,7 @@ void sw_adafactor_visit(struct sw_pool *pool, const struct sw_adafactor *a,
     }
     struct apply job = {
         .adafactor = a,
-        .gradient = sw_gradient_in(chunk->gradient, a->settings->grads),
+        .gradient = sw_gradient_in(chunk->gradient, chunk->gradient_dtype),
         .weights = sw_chunk_weights(a->settings, chunk),
         .first = chunk->first,
         .count = chunk->count,

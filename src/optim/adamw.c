@@ -107,7 +107,7 @@ void sw_adamw_step(struct sw_pool *pool, const struct sw_optim_settings *setting
     };
     sw_adamw_scalars(settings, update, &job.scalars);
     job.run.scalars = &job.scalars;
-    job.run.gradient = sw_gradient_in(chunk->gradient, settings->grads);
+    job.run.gradient = sw_gradient_in(chunk->gradient, chunk->gradient_dtype);
     job.run.weights = sw_chunk_weights(settings, chunk);
     if (settings->moments == SW_F32) {
         job.run.exp_avg = chunk->exp_avg;

@@ -109,9 +109,10 @@ struct sw_optim_unit {
 struct sw_optim_chunk {
     int64_t first; /* within the unit; AdamW: a multiple of 64, Adafactor: of SW_OPTIM_BLOCK */
     int64_t count; /* the same multiple, or up to the unit's end */
-    const void *gradient; /* settings.grads */
-    float *master;        /* SW_MASTER_FP32: weights, updated in place */
-    uint16_t *high, *low; /* SW_MASTER_SPLIT: the same in two halves */
+    const void *gradient;
+    enum sw_dtype gradient_dtype; /* fp32, or bf16 as sw_gradients_to_bf16() makes it */
+    float *master;                /* SW_MASTER_FP32: weights, updated in place */
+    uint16_t *high, *low;         /* SW_MASTER_SPLIT: the same in two halves */
     /* AdamW: moments of settings.moments, laid out like the weights */
     void *exp_avg, *exp_avg_sq;
     /* The weights that blocks compute with, written for every element of the chunk, frozen ones and
@@ -204,7 +205,8 @@ struct sw_gradient_norm {
 void sw_norm_finish(const struct sw_optim_settings *settings, double sum_of_squares,
                     struct sw_gradient_norm *out);
 
-/* Round held gradients to bf16, nearest even. */
+/* Round held gradients to bf16, nearest even. Take the norm afterwards, of what will be applied: a
+ * finite gradient above 3.39e38 becomes infinite here. */
 void sw_gradients_to_bf16(struct sw_pool *pool, const float *gradient, uint16_t *out,
                           int64_t count);
 

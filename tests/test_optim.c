@@ -1,6 +1,7 @@
 /* Optimizers against torch and transformers, and against themselves under every way of running. */
 #include "tests/support.h"
 
+#include "base/json.h"
 #include "base/mem.h"
 #include "base/random.h"
 #include "optim/optim.h"
@@ -164,6 +165,39 @@ static void schedules_agree_with_transformers(void **state)
                 fail_msg("%s step %lld: %.17g, not %.17g", sw_optim_schedule_text(s.schedule),
                          (long long)step, sw_optim_lr(&s, step), want);
         }
+    }
+}
+
+/* The learning rates of the reference runs, to the bit. */
+static void schedules_agree_with_the_reference_cases(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"t5v10-relu-tied", "t5v11-adamw-linear"};
+    const char *golden = sw_test_golden_dir();
+    if (golden == NULL)
+        skip();
+    for (int i = 0; i < 2; i++) {
+        struct sw_err err;
+        sw_err_init(&err);
+        char *folder = sw_path_join(golden, names[i]), *path = sw_path_join(folder, "expect.json");
+        struct sw_json *root;
+        assert_ok(sw_json_read_file(path, INT64_C(1) << 30, &root, &err), &err);
+        const struct sw_json *optimizer = sw_json_get(root, "optimizer");
+        const struct sw_json *rates = sw_json_get(root, "lr_per_step");
+        struct sw_optim_settings s = adamw_settings();
+        assert_true(sw_json_to_double(sw_json_get(optimizer, "lr"), &s.lr));
+        assert_true(sw_json_to_integer(sw_json_get(optimizer, "warmup_steps"), &s.warmup_steps));
+        s.total_steps = sw_json_count(rates);
+        s.schedule = i == 0 ? SW_SCHEDULE_CONSTANT : SW_SCHEDULE_LINEAR;
+        assert_true(s.total_steps > 0);
+        for (int64_t step = 1; step <= s.total_steps; step++) {
+            double want;
+            assert_true(sw_json_to_double(sw_json_at(rates, step - 1), &want));
+            assert_true(sw_optim_lr(&s, step) == want);
+        }
+        sw_json_free(root);
+        free(path);
+        free(folder);
     }
 }
 
@@ -999,6 +1033,7 @@ int main(void)
         cmocka_unit_test(clashes_are_refused_by_key),
         cmocka_unit_test(values_out_of_range_are_refused),
         cmocka_unit_test(schedules_agree_with_transformers),
+        cmocka_unit_test(schedules_agree_with_the_reference_cases),
         cmocka_unit_test(relative_step_is_a_rate_of_its_own),
         cmocka_unit_test(adamw_agrees_with_torch),
         cmocka_unit_test(adafactor_agrees_with_transformers),

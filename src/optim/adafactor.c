@@ -58,7 +58,7 @@ static struct part part_of(const struct sw_adafactor *a, int64_t index)
     for (int64_t i = 0; i < index; i++)
         base += part_scratch_bytes(&a->unit->params[i]);
     double *doubles = (double *)(void *)base;
-    float *floats = (float *)(doubles + 2 * rows + columns + 16);
+    float *floats = (float *)(void *)(doubles + 2 * rows + columns + 16);
     float *state = a->state + sw_adafactor_state_offset(a->unit, index);
     sw_assert(param->factored || param->rows == 1);
     return (struct part){

@@ -72,6 +72,7 @@ void sw_cpu_sgemm(bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k, f
 struct job {
     const struct sw_gemm *gemm;
     int64_t tile_m, tile_n, tiles_n;
+    int64_t piece_n; /* columns of a tile that one call of the BLAS makes */
 };
 
 static void tile_fp32(void *context, int64_t index, int64_t worker)
@@ -80,14 +81,14 @@ static void tile_fp32(void *context, int64_t index, int64_t worker)
     const struct sw_gemm *g = job->gemm;
     int64_t row = index / job->tiles_n * job->tile_m;
     int64_t column = index % job->tiles_n * job->tile_n;
-    const float *a = g->a, *b = g->b;
-    float *c = g->c;
+    int64_t end = sw_cpu_min(column + job->tile_n, g->n);
+    const float *a = (const float *)g->a + (g->trans_a ? row : row * g->lda);
     (void)worker;
-    sw_cpu_sgemm(g->trans_a, g->trans_b, sw_cpu_min(job->tile_m, g->m - row),
-                 sw_cpu_min(job->tile_n, g->n - column), g->k, g->alpha,
-                 a + (g->trans_a ? row : row * g->lda), g->lda,
-                 b + (g->trans_b ? column * g->ldb : column), g->ldb, g->beta,
-                 c + row * g->ldc + column, g->ldc);
+    for (int64_t j = column; j < end; j += job->piece_n)
+        sw_cpu_sgemm(g->trans_a, g->trans_b, sw_cpu_min(job->tile_m, g->m - row),
+                     sw_cpu_min(job->piece_n, end - j), g->k, g->alpha, a, g->lda,
+                     (const float *)g->b + (g->trans_b ? j * g->ldb : j), g->ldb, g->beta,
+                     (float *)g->c + row * g->ldc + j, g->ldc);
 }
 
 /* --- bf16: tiles and pieces of k converted to fp32, which is simple and right, not fast ----------
@@ -138,16 +139,48 @@ static void tile_mixed(void *context, int64_t index, int64_t worker)
     }
 }
 
+/* Tiles of 256 x 512, on which OpenBLAS comes near its best; smaller ones, down to 128 x 128, until
+ * there are several: a narrow product must not keep all cores but one waiting. A function of the
+ * shape alone, because edges of tiles may round in their own way. */
+static void choose_tiles(struct job *job, int64_t m, int64_t n)
+{
+    enum { LARGE_M = 256, LARGE_N = 512, SMALL = 128, TILES_WANTED = 4 };
+    job->tile_m = LARGE_M;
+    job->tile_n = LARGE_N;
+    while (sw_cpu_ceil_div(m, job->tile_m) * sw_cpu_ceil_div(n, job->tile_n) < TILES_WANTED) {
+        if (job->tile_n > SMALL && job->tile_n >= job->tile_m)
+            job->tile_n /= 2;
+        else if (job->tile_m > SMALL)
+            job->tile_m /= 2;
+        else
+            break;
+    }
+}
+
+/* A step of decoding multiplies a few rows by a whole matrix. OpenBLAS packs the matrix first,
+ * which takes longer than multiplying, unless the product is small (a million multiplications). */
+static void choose_pieces(struct job *job, int64_t m, int64_t k)
+{
+    enum { FEW_ROWS = 16, SMALL_PRODUCT = 800000, LEAST = 16 };
+    job->piece_n = job->tile_n;
+    if (m > FEW_ROWS || m * k > SMALL_PRODUCT / LEAST)
+        return;
+    int64_t columns = SMALL_PRODUCT / sw_cpu_max(1, m * k) / LEAST * LEAST;
+    job->piece_n = sw_cpu_min(columns, job->tile_n);
+}
+
 void sw_cpu_gemm(struct sw_stream *stream, const struct sw_gemm *gemm)
 {
     bool plain = gemm->ab_dtype == SW_F32 && gemm->c_dtype == SW_F32;
-    struct job job = {
-        .gemm = gemm, .tile_m = plain ? 256 : SMALL_TILE, .tile_n = plain ? 512 : SMALL_TILE};
+    struct job job = {.gemm = gemm, .tile_m = SMALL_TILE, .tile_n = SMALL_TILE};
     sw_assert(gemm->beta == 0.0f || gemm->beta == 1.0f);
     sw_assert(gemm->k <= INT_MAX && gemm->lda <= INT_MAX && gemm->ldb <= INT_MAX &&
               gemm->ldc <= INT_MAX);
     if (gemm->m <= 0 || gemm->n <= 0)
         return;
+    if (plain)
+        choose_tiles(&job, gemm->m, gemm->n);
+    choose_pieces(&job, gemm->m, gemm->k);
     job.tiles_n = sw_cpu_ceil_div(gemm->n, job.tile_n);
     sw_cpu_run(stream, plain ? tile_fp32 : tile_mixed, &job,
                sw_cpu_ceil_div(gemm->m, job.tile_m) * job.tiles_n);

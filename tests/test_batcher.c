@@ -2,6 +2,7 @@
 
 #include "data/batcher.h"
 #include "data/rows.h"
+#include "data/tokenize.h"
 
 /* A tokenizer of 12 pieces that the test trains itself, and a file of rows whose source is "a"
  * times the row's number + 1: so a row is known by its length. */
@@ -363,6 +364,43 @@ static void test_dataset_refuses(void **state)
     free(path);
 }
 
+static void test_tokenize_prints_every_row(void **state)
+{
+    struct world *world = *state;
+    struct sw_err err = {0};
+    struct sw_tokenize_counts counts;
+    struct sw_tokenize_options options = {.max_source_length = 3};
+    char *path = sw_path_join(world->directory, "some.csv"), *text = NULL;
+    size_t bytes = 0;
+    FILE *out = open_memstream(&text, &bytes);
+    assert_non_null(out);
+    write_file(path, "source,target\na a a a,\n\"\",a\nb\n");
+    assert_refused(sw_tokenize_file(path, world->tokenizer, &options, out, &counts, &err),
+                   SW_E_FORMAT, "some.csv, line 4: 1 fields", &err);
+    rewind(out);
+    options.skip_bad = true;
+    assert_ok(sw_tokenize_file(path, world->tokenizer, &options, out, &counts, &err), &err);
+    assert_int_equal(counts.rows, 2);
+    assert_int_equal(counts.skipped, 1);
+    fclose(out);
+    int32_t a = sw_dataset_row(world->dataset, 0).source[0];
+    char wanted[200];
+    snprintf(wanted, sizeof wanted,
+             "{\"source_ids\": [%d, %d, 1], \"target_ids\": [1]}\n"
+             "{\"source_ids\": [1], \"target_ids\": [%d, 1]}\n",
+             (int)a, (int)a, (int)a);
+    assert_string_equal(text, wanted);
+    /* a full disk is told */
+    out = fopen("/dev/full", "w");
+    if (out != NULL) {
+        assert_refused(sw_tokenize_file(path, world->tokenizer, &options, out, &counts, &err),
+                       SW_E_IO, "cannot write the ids", &err);
+        fclose(out);
+    }
+    free(text);
+    free(path);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -378,6 +416,7 @@ int main(void)
         cmocka_unit_test(test_options_are_checked),
         cmocka_unit_test(test_dataset_is_the_same_on_any_threads),
         cmocka_unit_test(test_dataset_refuses),
+        cmocka_unit_test(test_tokenize_prints_every_row),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

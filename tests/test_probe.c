@@ -1,5 +1,6 @@
 #include "support.h"
 
+#include "cli/measure_args.h"
 #include "cli/probe.h"
 
 static struct sw_machine machine;
@@ -57,7 +58,11 @@ static void test_what_will_hurt(void **state)
     snprintf(machine.drives[0].file_system, sizeof machine.drives[0].file_system, "tmpfs");
     assert_warned("/mnt/fast is tmpfs");
     make_good();
-    machine.drives[0].rotational = true;
+    machine.drives[0].rotational = true; /* a virtual disk: fast */
+    text = warnings_of();
+    assert_string_equal(text, "");
+    free(text);
+    machine.drives[0].read_bytes_per_second = 2e8;
     assert_warned("spinning");
     make_good();
     machine.drives[0].direct = false;
@@ -123,11 +128,52 @@ static void test_this_machine(void **state)
     free(scratch);
 }
 
+static void test_sizes(void **state)
+{
+    static const struct {
+        const char *text;
+        int64_t bytes; /* -1: refused */
+    } cases[] = {{"4096", 4096},     {"512KiB", 524288}, {"1.5GiB", 1610612736},
+                 {"2 MiB", 2097152}, {"", -1},           {"-5", -1},
+                 {"5kB", -1},        {"0.3", -1},        {"99999GiB", -1},
+                 {"1e99", -1},       {"0x10", -1},       {"3", -1}};
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct sw_err err = {0};
+        int64_t bytes = -1;
+        sw_code code = sw_cli_size("size", cases[i].text, 4, (int64_t)1 << 40, 7, &bytes, &err);
+        assert_int_equal(bytes, cases[i].bytes);
+        assert_int_equal(code, cases[i].bytes < 0 ? SW_E_USAGE : SW_OK);
+    }
+    int64_t bytes;
+    struct sw_err err = {0};
+    assert_ok(sw_cli_size("size", NULL, 0, 10, 7, &bytes, &err), &err);
+    assert_int_equal(bytes, 7);
+}
+
+static void test_split(void **state)
+{
+    (void)state;
+    struct sw_err err = {0};
+    const char *names[2];
+    char *copy;
+    int count;
+    assert_ok(sw_cli_split("dir", "/a,/b c", 2, &copy, names, &count, &err), &err);
+    assert_int_equal(count, 2);
+    assert_string_equal(names[0], "/a");
+    assert_string_equal(names[1], "/b c");
+    free(copy);
+    assert_refused(sw_cli_split("dir", "1,2,3", 2, &copy, names, &count, &err), SW_E_USAGE,
+                   "more than 2", &err);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_what_will_hurt),
         cmocka_unit_test(test_this_machine),
+        cmocka_unit_test(test_sizes),
+        cmocka_unit_test(test_split),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

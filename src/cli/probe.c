@@ -180,18 +180,20 @@ static void warn_of_drive(const struct sw_machine_drive *drive, struct sw_text *
         sw_text_add(out,
                     "- %s is %s: what spills there stays in memory. Name a directory on a drive\n",
                     name, drive->file_system);
-    if (drive->rotational)
+    double rate = drive->read_bytes_per_second;
+    /* virtual disks call themselves rotational, too: one that is fast is none */
+    bool spinning = drive->rotational && rate < 400e6;
+    if (spinning)
         sw_text_add(out, "- %s is on a spinning disk: expect a tenth of an NVMe drive's rate\n",
                     name);
-    if (drive->read_bytes_per_second > 0 && !drive->direct && !drive->memory_backed)
+    if (rate > 0 && !drive->direct && !drive->memory_backed)
         sw_text_add(out,
                     "- %s has no O_DIRECT: spilled data goes through the page cache, at the cost "
                     "of memory and CPU time\n",
                     name);
-    if (drive->read_bytes_per_second > 0 && drive->read_bytes_per_second < 500e6 &&
-        !drive->rotational)
+    if (rate > 0 && rate < 500e6 && !spinning)
         sw_text_add(out, "- %s reads %.0f MB/s: a step waits for it as soon as much is spilled\n",
-                    name, drive->read_bytes_per_second / 1e6);
+                    name, rate / 1e6);
     if (drive->free_bytes < (int64_t)16 << 30)
         sw_text_add(out, "- %s has %.1f GiB free: optimizer states take 12 bytes a parameter\n",
                     name, gib(drive->free_bytes));
@@ -214,11 +216,10 @@ void sw_probe_warnings(const struct sw_machine *machine, struct sw_text *out)
         sw_text_add(out, "- %.1f GiB of memory can be had: little stays off the drives\n",
                     gib(sw_machine_host_bytes(machine)));
     if (machine->memlock_bytes >= 0 && machine->memlock_bytes < (int64_t)1 << 30)
-        sw_text_add(
-            out,
-            "- `ulimit -l` lets %.1f MiB be pinned for I/O (more only with privilege): raise "
-            "it, or transfers pin their memory one by one\n",
-            (double)machine->memlock_bytes / (double)(1 << 20));
+        sw_text_add(out,
+                    "- `ulimit -l` lets %.1f MiB be pinned for I/O: raise it, or transfers "
+                    "pin their memory one by one\n",
+                    (double)machine->memlock_bytes / (double)(1 << 20));
     if (!machine->io_uring)
         sw_text_add(out, "- io_uring is forbidden (a container's seccomp profile, or "
                          "kernel.io_uring_disabled): drives get one request at a time\n");

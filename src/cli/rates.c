@@ -107,7 +107,7 @@ static sw_code time_gemm(struct sw_device *device, double *out_rate, struct sw_e
     return code;
 }
 
-static sw_code measure_gemm(struct sw_pool *pool, double *out_rate, struct sw_err *err)
+sw_code sw_rates_measure_gemm(struct sw_pool *pool, double *out_rate, struct sw_err *err)
 {
     struct sw_device *device = NULL;
     struct sw_device_config config = {.memory_bytes = 64 << 20, .pool = pool};
@@ -130,6 +130,6 @@ sw_code sw_rates_measure(struct sw_pool *pool, int64_t elements, struct sw_machi
     machine->optimizer_bytes_per_second = bench.adamw_bytes_per_second;
     code = measure_memcpy(pool, 8 * elements, &machine->memcpy_bytes_per_second, err);
     if (code == SW_OK)
-        code = measure_gemm(pool, &machine->gemm_flops_per_second, err);
+        code = sw_rates_measure_gemm(pool, &machine->gemm_flops_per_second, err);
     return code;
 }

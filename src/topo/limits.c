@@ -137,9 +137,27 @@ int64_t sw_topo_memory_available_bytes(void)
     return left >= 0 && left < available ? left : available;
 }
 
+/* CAP_IPC_LOCK: such a process pins what it likes. */
+static bool may_pin_all(void)
+{
+    enum { IPC_LOCK_BIT = 14 };
+    char line[256];
+    unsigned long long effective = 0;
+    FILE *file = fopen("/proc/self/status", "re");
+    if (file == NULL)
+        return false;
+    while (fgets(line, sizeof line, file) != NULL)
+        if (sscanf(line, "CapEff: %llx", &effective) == 1)
+            break;
+    fclose(file);
+    return (effective >> IPC_LOCK_BIT & 1) != 0;
+}
+
 int64_t sw_topo_memlock_bytes(void)
 {
     struct rlimit limit;
+    if (may_pin_all())
+        return -1;
     if (getrlimit(RLIMIT_MEMLOCK, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY ||
         limit.rlim_cur > INT64_MAX)
         return -1;

@@ -42,7 +42,7 @@ struct sw_machine {
     int64_t memory_total_bytes;
     int64_t memory_available_bytes; /* free or freeable now */
     int64_t memory_limit_bytes;     /* cgroup; -1: none */
-    int64_t memlock_bytes;          /* `ulimit -l`; -1: no limit */
+    int64_t memlock_bytes;          /* `ulimit -l`; -1: no limit, or privileged */
     bool io_uring;                  /* allowed to this process */
 
     int gpu_count;

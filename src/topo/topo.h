@@ -73,7 +73,7 @@ int64_t sw_topo_memory_limit_bytes(void);
 /* The system's available memory, or less where the cgroup's limit leaves less. */
 int64_t sw_topo_memory_available_bytes(void);
 int64_t sw_topo_memory_total_bytes(void);
-int64_t sw_topo_memlock_bytes(void); /* `ulimit -l`; -1: no limit */
+int64_t sw_topo_memlock_bytes(void); /* `ulimit -l`; -1: no limit, or privileged */
 /* For tests: the limit, and what it leaves, as the files below `root`/proc and `root`/sys say. */
 void sw_topo_memory_limit_under(const char *root, int64_t *limit_bytes, int64_t *left_bytes);
 /* Fill a drive's directory, device, file system, rotational, memory_backed, free bytes and node;

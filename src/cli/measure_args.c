@@ -1,0 +1,98 @@
+#include "cli/measure_args.h"
+
+#include "base/mem.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static bool parse_size(const char *text, int64_t *out)
+{
+    static const struct {
+        const char *name;
+        double bytes;
+    } units[] = {{"", 1}, {"KiB", 1024}, {"MiB", 1048576}, {"GiB", 1073741824}};
+    char *end;
+    if (!isdigit((unsigned char)text[0]))
+        return false;
+    errno = 0;
+    double number = strtod(text, &end);
+    if (end != text + strspn(text, "0123456789.")) /* hexadecimal, exponents */
+        return false;
+    while (*end == ' ')
+        end++;
+    for (size_t i = 0; i < sizeof units / sizeof units[0]; i++) {
+        double bytes = number * units[i].bytes;
+        if (strcmp(end, units[i].name) != 0 || errno != 0 || !(bytes < 0x1p62))
+            continue;
+        *out = (int64_t)bytes;
+        return (double)*out == bytes; /* no part of a byte */
+    }
+    return false;
+}
+
+sw_code sw_cli_size(const char *option, const char *text, int64_t least, int64_t most,
+                    int64_t otherwise, int64_t *out, struct sw_err *err)
+{
+    int64_t bytes = otherwise;
+    if (text != NULL && !parse_size(text, &bytes))
+        return SW_FAIL(err, SW_E_USAGE, "--%s: %s is not a size, such as 1048576, 512KiB or 2GiB",
+                       option, text);
+    if (bytes < least || bytes > most)
+        return SW_FAIL(err, SW_E_USAGE, "--%s: %lld bytes are not in %lld .. %lld", option,
+                       (long long)bytes, (long long)least, (long long)most);
+    *out = bytes;
+    return SW_OK;
+}
+
+sw_code sw_cli_split(const char *option, const char *text, int most, char **out_copy,
+                     const char **out_names, int *out_count, struct sw_err *err)
+{
+    int count = 0;
+    char *copy = sw_strdup(text), *rest = NULL;
+    if (copy == NULL)
+        return SW_FAIL(err, SW_E_MEMORY, "no memory for --%s", option);
+    for (char *name = strtok_r(copy, ",", &rest); name != NULL; name = strtok_r(NULL, ",", &rest)) {
+        if (count == most) {
+            free(copy);
+            return SW_FAIL(err, SW_E_USAGE, "--%s: more than %d names", option, most);
+        }
+        out_names[count++] = name;
+    }
+    *out_copy = copy;
+    *out_count = count;
+    return SW_OK;
+}
+
+void sw_cli_progress_show(void *context, const char *what, double fraction)
+{
+    struct sw_cli_progress *progress = context;
+    int percent = (int)(fraction * 100);
+    bool fresh = strcmp(progress->what, what) != 0;
+    if (!fresh && percent == progress->percent)
+        return;
+    snprintf(progress->what, sizeof progress->what, "%s", what);
+    progress->percent = percent;
+    if (isatty(STDERR_FILENO)) {
+        fprintf(stderr, "\r\033[Kmeasuring %s: %d %%", what, percent);
+        progress->shown = true;
+    } else if (fresh) {
+        fprintf(stderr, "measuring %s\n", what);
+    }
+}
+
+void sw_cli_progress_end(struct sw_cli_progress *progress)
+{
+    if (progress->shown)
+        fputs("\r\033[K", stderr);
+    progress->shown = false;
+}
+
+void sw_cli_note(void *context, const char *text)
+{
+    (void)context;
+    fprintf(stderr, "spillway: %s\n", text);
+}

@@ -277,3 +277,26 @@ sw_code sw_measure_drive_best(const struct sw_measure_config *config,
     drive->write_bytes_per_second = write_rate;
     return SW_OK;
 }
+
+sw_code sw_measure_weights(struct sw_spill_directory *directories, int count,
+                           const struct sw_aio_method *method, struct sw_err *err)
+{
+    for (int i = 0; i < count && count > 1; i++) {
+        struct sw_measure_config config = {.directory = directories[i].path,
+                                           .file_bytes = 128 << 20,
+                                           .request_bytes = 1 << 20,
+                                           .queue_depth = 16,
+                                           .max_seconds = 0.2,
+                                           .method = method};
+        struct sw_measure_rates rates;
+        if (directories[i].weight > 0)
+            continue;
+        sw_code code = sw_measure_drive(&config, &rates, err);
+        if (code != SW_OK)
+            return code;
+        double seconds_per_byte =
+            1 / rates.read_bytes_per_second + 1 / rates.write_bytes_per_second;
+        directories[i].weight = 1 / seconds_per_byte;
+    }
+    return SW_OK;
+}

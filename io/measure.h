@@ -4,6 +4,7 @@
 
 #include "base/err.h"
 #include "io/aio.h"
+#include "io/spill.h"
 #include "topo/machine.h"
 
 #include <stdint.h>
@@ -40,5 +41,11 @@ sw_code sw_measure_drive(const struct sw_measure_config *config, struct sw_measu
  * those two. */
 sw_code sw_measure_drive_best(const struct sw_measure_config *config,
                               struct sw_machine_drive *drive, struct sw_err *err) SW_WARN_UNUSED;
+
+/* Weights for striping: fill in those of `directories` that are 0, when there are several, by
+ * timing each drive for about half a second with a file of 128 MiB. A weight is the bytes a second
+ * of a write followed by a read. Directories that cannot be used are refused by name. */
+sw_code sw_measure_weights(struct sw_spill_directory *directories, int count,
+                           const struct sw_aio_method *method, struct sw_err *err) SW_WARN_UNUSED;
 
 #endif

@@ -1,7 +1,6 @@
-#include <stdio.h>
+#include "cli/command.h"
 
-int main(void)
+int main(int argc, char **argv)
 {
-    fputs("spillway: no commands yet\n", stderr);
-    return 2;
+    return sw_main(argc, argv);
 }

@@ -41,6 +41,9 @@ sw_code sw_engine_write_param(struct sw_engine *engine, int64_t param, int64_t f
 sw_code sw_engine_read_param(struct sw_engine *engine, int64_t param, int64_t first, int64_t count,
                              float *values, struct sw_err *err) SW_WARN_UNUSED;
 
+/* The optimizer's view of a parameter. */
+struct sw_optim_param sw_engine_optim_param(const struct sw_param *param);
+
 /* Optimizer states of a parameter: sw_optim_state_count() arrays, named and shaped by
  * optim/optim.h; as stored (fp32 or bf16), so that they come back bit for bit. */
 sw_code sw_engine_write_state(struct sw_engine *engine, int64_t param, int state, int64_t first,

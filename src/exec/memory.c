@@ -21,6 +21,18 @@ static sw_code host_table(void *out, int64_t count, int64_t size_bytes, struct s
     return SW_OK;
 }
 
+struct sw_optim_param sw_engine_optim_param(const struct sw_param *param)
+{
+    return (struct sw_optim_param){
+        .offset = param->offset,
+        .rows = param->dims == 2 ? param->shape[0] : 1,
+        .columns = param->dims == 2 ? param->shape[1] : param->shape[0],
+        .factored = param->dims == 2,
+        .decays = param->decays,
+        .trainable = param->trainable,
+    };
+}
+
 /* The optimizer's description of every unit. */
 static sw_code describe_units(struct sw_engine *engine, struct sw_err *err)
 {
@@ -29,17 +41,8 @@ static sw_code describe_units(struct sw_engine *engine, struct sw_err *err)
         host_table(&engine->optim_params, model->param_count, sizeof *engine->optim_params, err);
     if (code != SW_OK)
         return code;
-    for (int64_t i = 0; i < model->param_count; i++) {
-        const struct sw_param *param = &model->params[i];
-        engine->optim_params[i] = (struct sw_optim_param){
-            .offset = param->offset,
-            .rows = param->dims == 2 ? param->shape[0] : 1,
-            .columns = param->dims == 2 ? param->shape[1] : param->shape[0],
-            .factored = param->dims == 2,
-            .decays = param->decays,
-            .trainable = param->trainable,
-        };
-    }
+    for (int64_t i = 0; i < model->param_count; i++)
+        engine->optim_params[i] = sw_engine_optim_param(&model->params[i]);
     for (int64_t i = 0; i < model->unit_count; i++)
         engine->units[i].optim = (struct sw_optim_unit){
             .params = engine->optim_params + model->units[i].first_param,

@@ -1,0 +1,33 @@
+/* Checkpoints: a model directory (fp32) with optimizer.safetensors and state.json in it. Everything
+ * that resuming needs; written beside its place and renamed, so what bears the name is whole. */
+#ifndef SPILLWAY_CKPT_CHECKPOINT_H
+#define SPILLWAY_CKPT_CHECKPOINT_H
+
+#include "ckpt/weights.h"
+
+/* Where a run is, and what its results depend on that the planner decided. */
+struct sw_run_state {
+    int64_t step;            /* steps done */
+    int64_t updates;         /* of them applied */
+    int64_t nonfinite_steps; /* of them not applied */
+    int64_t micro_batch;     /* rows */
+    int64_t rows;            /* of the training data */
+    enum sw_optim_name optimizer;
+    enum sw_dtype moments;
+};
+
+sw_code sw_checkpoint_save(struct sw_engine *engine, const struct sw_model *model,
+                           const struct sw_optim_settings *optim, const char *source,
+                           const char *directory, const struct sw_run_state *state,
+                           const struct sw_transfer *transfer, struct sw_err *err) SW_WARN_UNUSED;
+
+/* state.json of a checkpoint. SW_E_USAGE when the directory is no checkpoint. */
+sw_code sw_checkpoint_read(const char *directory, struct sw_run_state *out,
+                           struct sw_err *err) SW_WARN_UNUSED;
+/* Optimizer states into the engine. SW_E_FORMAT when they are not those of this model and
+ * optimizer. */
+sw_code sw_checkpoint_load_states(struct sw_engine *engine, const struct sw_model *model,
+                                  const struct sw_optim_settings *optim, const char *directory,
+                                  struct sw_err *err) SW_WARN_UNUSED;
+
+#endif

@@ -1,0 +1,181 @@
+/* spillway init */
+#include "base/file.h"
+#include "base/json.h"
+#include "base/mem.h"
+#include "ckpt/export.h"
+#include "cli/command.h"
+#include "data/tokenizer.h"
+#include "model/config.h"
+#include "model/init.h"
+#include "model/presets.h"
+#include "train/progress.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { CONFIG_MAX_BYTES = 1 << 24, PIECE_ELEMENTS = 1 << 20 };
+
+struct init {
+    const char *preset, *config, *tokenizer, *out;
+    bool weights;
+    uint64_t seed;
+    struct sw_text text; /* of config.json */
+    struct sw_model *model;
+};
+
+static sw_code read_config(struct init *init, struct sw_err *err)
+{
+    if (init->preset != NULL)
+        return sw_preset_config(init->preset, &init->text, err);
+    char *bytes;
+    int64_t count;
+    sw_code code = sw_file_read(init->config, CONFIG_MAX_BYTES, &bytes, &count, err);
+    if (code != SW_OK)
+        return code;
+    sw_text_add_bytes(&init->text, bytes, count);
+    free(bytes);
+    return sw_text_check(&init->text, init->config, err);
+}
+
+static sw_code open_model(struct init *init, struct sw_err *err)
+{
+    const char *what = init->preset != NULL ? init->preset : init->config;
+    struct sw_json *json = NULL;
+    struct sw_tokenizer *tokenizer = NULL;
+    sw_code code = sw_json_parse(init->text.bytes, init->text.used_bytes, what, &json, err);
+    if (code == SW_OK)
+        code = sw_model_open(json, what, SW_HEAD_BY_CONFIG, &init->model, err);
+    if (code == SW_OK) /* refuses a tokenizer with more ids than the model */
+        code = sw_tokenizer_open(init->tokenizer, init->model->t5.vocab_size, &tokenizer, err);
+    if (code == SW_OK && sw_tokenizer_vocabulary(tokenizer) > init->model->t5.vocab_size)
+        code =
+            SW_FAIL(err, SW_E_USAGE, "%s has %lld ids, extra ids included, %s only vocab_size %lld",
+                    init->tokenizer, (long long)sw_tokenizer_vocabulary(tokenizer), what,
+                    (long long)init->model->t5.vocab_size);
+    sw_tokenizer_close(tokenizer);
+    sw_json_free(json);
+    return code;
+}
+
+static sw_code write_weights(const struct init *init, struct sw_export *export, struct sw_err *err)
+{
+    float *piece = sw_aligned_alloc(PIECE_ELEMENTS * (int64_t)sizeof *piece);
+    struct sw_progress progress;
+    int64_t done = 0;
+    if (piece == NULL)
+        return SW_FAIL(err, SW_E_MEMORY, "no memory for weights");
+    sw_progress_init(&progress);
+    progress.what = "making weights";
+    sw_code code = SW_OK;
+    for (int64_t i = 0; i < init->model->param_count && code == SW_OK; i++) {
+        int64_t elements = init->model->params[i].elements;
+        for (int64_t first = 0; first < elements && code == SW_OK; first += PIECE_ELEMENTS) {
+            int64_t count = elements - first < PIECE_ELEMENTS ? elements - first : PIECE_ELEMENTS;
+            sw_init_fill(init->model, init->seed, i, first, count, piece);
+            code = sw_export_write(export, piece, count, err);
+            done += count;
+            sw_progress_share(&progress, done, init->model->elements);
+        }
+    }
+    sw_progress_end(&progress);
+    free(piece);
+    return code;
+}
+
+/* The tokenizer's file under the name that model directories have for it. */
+static sw_code copy_tokenizer(const struct init *init, const char *directory, struct sw_err *err)
+{
+    char *to = sw_path_join(directory, "spiece.model");
+    char *from = sw_file_is_directory(init->tokenizer)
+                     ? sw_path_join(init->tokenizer, "spiece.model")
+                     : sw_strdup(init->tokenizer);
+    sw_code code = to != NULL && from != NULL ? SW_OK : SW_FAIL(err, SW_E_MEMORY, "no memory");
+    if (code == SW_OK)
+        code = sw_file_copy(from, to, err);
+    free(to);
+    free(from);
+    return code;
+}
+
+static sw_code write_directory(const struct init *init, struct sw_err *err)
+{
+    const struct sw_model *model = init->model;
+    int64_t count = init->weights ? model->param_count : 0;
+    struct sw_export_tensor *tensors = sw_calloc(count + 1, sizeof *tensors);
+    struct sw_export *export = NULL;
+    if (tensors == NULL)
+        return SW_FAIL(err, SW_E_MEMORY, "no memory to write %s", init->out);
+    for (int64_t i = 0; i < count; i++) {
+        tensors[i] =
+            (struct sw_export_tensor){.name = model->params[i].name, .dims = model->params[i].dims};
+        memcpy(tensors[i].shape, model->params[i].shape,
+               (size_t)model->params[i].dims * sizeof(int64_t));
+    }
+    const struct sw_export_options options = {
+        .directory = init->out, .config_text = init->text.bytes, .dtype = SW_F32};
+    sw_code code = sw_export_begin(&export, &options, tensors, count, err);
+    if (code == SW_OK && init->weights)
+        code = write_weights(init, export, err);
+    if (code == SW_OK)
+        code = copy_tokenizer(init, sw_export_directory(export), err);
+    if (code == SW_OK)
+        code = sw_export_commit(export, err);
+    else
+        sw_export_abort(export);
+    free(tensors);
+    return code;
+}
+
+static sw_code parse(struct init *init, const struct sw_cli_args *args, struct sw_err *err)
+{
+    const struct sw_command *command = &sw_command_init;
+    init->preset = sw_cli_value(command, args, "preset");
+    init->config = sw_cli_value(command, args, "config");
+    init->weights = sw_cli_value(command, args, "no-weights") == NULL;
+    int64_t seed = 0;
+    if ((init->preset == NULL) == (init->config == NULL))
+        return SW_FAIL(err, SW_E_USAGE, "init needs one of --preset and --config");
+    sw_code code = sw_cli_require(command, args, "tokenizer", &init->tokenizer, err);
+    if (code == SW_OK)
+        code = sw_cli_require(command, args, "out", &init->out, err);
+    if (code == SW_OK)
+        code = sw_cli_integer(command, args, "seed", 0, INT64_MAX, 0, &seed, err);
+    init->seed = (uint64_t)seed;
+    if (code == SW_OK && sw_file_exists(init->out))
+        code = SW_FAIL(err, SW_E_USAGE, "%s is there already; choose another --out", init->out);
+    return code;
+}
+
+static sw_code run(const struct sw_cli_args *args, struct sw_err *err)
+{
+    struct init init = {0};
+    sw_code code = parse(&init, args, err);
+    if (code == SW_OK)
+        code = read_config(&init, err);
+    if (code == SW_OK)
+        code = open_model(&init, err);
+    if (code == SW_OK)
+        code = write_directory(&init, err);
+    if (code == SW_OK)
+        fprintf(stderr, "%s: %.1f M parameters%s\n", init.out, (double)init.model->elements / 1e6,
+                init.weights ? ", random weights" : ", no weights (model.random_init: true)");
+    sw_model_close(init.model);
+    free(init.text.bytes);
+    return code;
+}
+
+const struct sw_command sw_command_init = {
+    .name = "init",
+    .summary = "make a model directory with random weights",
+    .options = {{"preset", "NAME",
+                 "a published model's shape: t5-small ... t5-11b, t5-v1_1-*, "
+                 "flan-t5-*, mt5-*"},
+                {"config", "FILE", "or a config.json"},
+                {"tokenizer", "FILE",
+                 "a SentencePiece model (spiece.model), or a directory with one"},
+                {"out", "DIR", "the directory to make"},
+                {"seed", "N", "of the weights (0)"},
+                {"no-weights", NULL, "config and tokenizer only"}},
+    .run = run,
+};

@@ -1,0 +1,50 @@
+/* The option table, inside src/config. */
+#ifndef SPILLWAY_CONFIG_TABLE_H
+#define SPILLWAY_CONFIG_TABLE_H
+
+#include "config/config.h"
+
+#include <stddef.h>
+
+enum sw_option_type {
+    SW_OPTION_STRING,
+    SW_OPTION_BOOL,
+    SW_OPTION_INTEGER,
+    SW_OPTION_SIZE, /* bytes; KiB, MiB, GiB, TiB */
+    SW_OPTION_REAL,
+    SW_OPTION_PAIR,     /* two reals */
+    SW_OPTION_DURATION, /* seconds; 90, 90s, 15m, 8h30m, 2d */
+    SW_OPTION_CHOICE,
+    SW_OPTION_STRINGS,
+    SW_OPTION_INTEGERS,
+};
+
+struct sw_option {
+    const char *key;
+    enum sw_option_type type;
+    size_t offset;       /* in struct sw_config */
+    const char *initial; /* default, as one would write it; NULL: none, must be given */
+    const char *choices; /* "auto on off"; NULL unless SW_OPTION_CHOICE */
+    double least, most;  /* of numbers, inclusive */
+    const char *help;
+};
+
+extern const struct sw_option sw_options[];
+extern const int sw_option_count;
+
+/* Where a value comes from, for messages: "job.yaml:12" or "--set". */
+struct sw_option_source {
+    const char *text;
+    bool quoted; /* the scalar stood in quotes: not a number */
+};
+
+/* Set an option from scalars: one, or for lists any number. */
+sw_code sw_option_assign(struct sw_config *config, int index, const char *const *values,
+                         int64_t count, bool is_list, const struct sw_option_source *source,
+                         struct sw_err *err) SW_WARN_UNUSED;
+/* The value as YAML. */
+void sw_option_print(const struct sw_config *config, int index, struct sw_text *out);
+/* Refuse an unknown key, naming the nearest one. */
+sw_code sw_option_unknown(const char *key, const char *where, struct sw_err *err);
+
+#endif

@@ -1,0 +1,289 @@
+/* YAML in: sections of keys, each with a scalar or a list of scalars. Nothing else of YAML is
+ * taken: anchors, aliases, tags and further documents are refused with their line. */
+#include "base/mem.h"
+#include "config/table.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <yaml.h>
+
+enum { KEY_BYTES = 128, WHERE_BYTES = 512, VALUES_MAX = 256 };
+
+struct reader {
+    yaml_parser_t parser;
+    struct sw_config *config;
+    const char *path;
+    bool seen[SW_CONFIG_KEYS_MAX]; /* keys of this file */
+};
+
+static void where(const struct reader *reader, const yaml_event_t *event, char out[WHERE_BYTES])
+{
+    snprintf(out, WHERE_BYTES, "%s:%zu", reader->path, event->start_mark.line + 1);
+}
+
+static sw_code next(struct reader *reader, yaml_event_t *event, struct sw_err *err)
+{
+    if (yaml_parser_parse(&reader->parser, event) == 0) {
+        const yaml_parser_t *p = &reader->parser;
+        return SW_FAIL(err, SW_E_USAGE, "%s:%zu: not YAML: %s%s%s", reader->path,
+                       p->problem_mark.line + 1, p->problem != NULL ? p->problem : "no memory",
+                       p->context != NULL ? ", " : "", p->context != NULL ? p->context : "");
+    }
+    char at[WHERE_BYTES];
+    where(reader, event, at);
+    const unsigned char *anchor = NULL;
+    if (event->type == YAML_ALIAS_EVENT)
+        anchor = event->data.alias.anchor;
+    else if (event->type == YAML_SCALAR_EVENT)
+        anchor = event->data.scalar.anchor;
+    else if (event->type == YAML_MAPPING_START_EVENT)
+        anchor = event->data.mapping_start.anchor;
+    else if (event->type == YAML_SEQUENCE_START_EVENT)
+        anchor = event->data.sequence_start.anchor;
+    if (anchor != NULL) {
+        yaml_event_delete(event);
+        return SW_FAIL(err, SW_E_USAGE,
+                       "%s: anchors and aliases (& and *) are not understood; put the value in "
+                       "quotes if it begins with one of these",
+                       at);
+    }
+    return SW_OK;
+}
+
+/* A scalar's text, which must hold no NUL; owned by the caller. */
+static sw_code take_scalar(const yaml_event_t *event, const char *at, char **out, bool *quoted,
+                           struct sw_err *err)
+{
+    const char *text = (const char *)event->data.scalar.value;
+    if (strlen(text) != event->data.scalar.length)
+        return SW_FAIL(err, SW_E_USAGE, "%s: a NUL character in a value", at);
+    *quoted = event->data.scalar.style != YAML_PLAIN_SCALAR_STYLE;
+    *out = sw_strdup(text);
+    return *out != NULL ? SW_OK : SW_FAIL(err, SW_E_MEMORY, "no memory for the configuration");
+}
+
+static void free_values(char **values, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++)
+        free(values[i]);
+}
+
+/* The scalars of a list, whose start was read. */
+static sw_code read_list(struct reader *reader, char **values, int64_t *count, bool *quoted,
+                         struct sw_err *err)
+{
+    for (;;) {
+        yaml_event_t event;
+        char at[WHERE_BYTES];
+        bool one = false;
+        sw_code code = next(reader, &event, err);
+        if (code != SW_OK)
+            return code;
+        where(reader, &event, at);
+        bool end = event.type == YAML_SEQUENCE_END_EVENT;
+        if (!end && event.type != YAML_SCALAR_EVENT)
+            code = SW_FAIL(err, SW_E_USAGE, "%s: a list holds plain values only", at);
+        else if (!end && *count == VALUES_MAX)
+            code = SW_FAIL(err, SW_E_USAGE, "%s: a list of more than %d values", at, VALUES_MAX);
+        else if (!end)
+            code = take_scalar(&event, at, &values[*count], &one, err);
+        yaml_event_delete(&event);
+        if (code != SW_OK || end)
+            return code;
+        *quoted = *quoted || one;
+        (*count)++;
+    }
+}
+
+/* The value of a key whose event was read, and the assignment. */
+static sw_code read_value(struct reader *reader, int index, const yaml_event_t *event,
+                          struct sw_err *err)
+{
+    char *values[VALUES_MAX], at[WHERE_BYTES];
+    int64_t count = 0;
+    bool quoted = false, list = event->type == YAML_SEQUENCE_START_EVENT;
+    sw_code code = SW_OK;
+    where(reader, event, at);
+    if (list) {
+        code = read_list(reader, values, &count, &quoted, err);
+    } else if (event->type == YAML_SCALAR_EVENT) {
+        code = take_scalar(event, at, &values[0], &quoted, err);
+        count = code == SW_OK;
+        if (code == SW_OK && !quoted && values[0][0] == '\0')
+            code = SW_FAIL(err, SW_E_USAGE, "%s: %s has no value", at, sw_options[index].key);
+    } else {
+        code = SW_FAIL(err, SW_E_USAGE, "%s: %s takes a value, not further keys", at,
+                       sw_options[index].key);
+    }
+    if (code == SW_OK) {
+        const struct sw_option_source source = {at, quoted};
+        code = sw_option_assign(reader->config, index, (const char *const *)values, count, list,
+                                &source, err);
+    }
+    if (code == SW_OK)
+        reader->config->given[index] = reader->seen[index] = true;
+    free_values(values, count);
+    return code;
+}
+
+/* Find the option of "section.key"; refuse a repeated one. */
+static sw_code find_key(struct reader *reader, const char *section, const yaml_event_t *event,
+                        int *out, struct sw_err *err)
+{
+    char key[KEY_BYTES], at[WHERE_BYTES];
+    where(reader, event, at);
+    if (event->type != YAML_SCALAR_EVENT)
+        return SW_FAIL(err, SW_E_USAGE, "%s: a key was expected", at);
+    const char *name = (const char *)event->data.scalar.value;
+    snprintf(key, sizeof key, "%s%s%s", section, section[0] != '\0' ? "." : "", name);
+    *out = sw_config_find(key);
+    if (*out < 0)
+        return sw_option_unknown(key, at, err);
+    if (reader->seen[*out])
+        return SW_FAIL(err, SW_E_USAGE, "%s: %s is set twice in this file", at, key);
+    return SW_OK;
+}
+
+/* The keys of a section, whose start was read. */
+static sw_code read_section(struct reader *reader, const char *section, struct sw_err *err)
+{
+    for (;;) {
+        yaml_event_t event;
+        int index = -1;
+        sw_code code = next(reader, &event, err);
+        if (code != SW_OK)
+            return code;
+        bool end = event.type == YAML_MAPPING_END_EVENT;
+        if (!end)
+            code = find_key(reader, section, &event, &index, err);
+        yaml_event_delete(&event);
+        if (code != SW_OK || end)
+            return code;
+        code = next(reader, &event, err);
+        if (code != SW_OK)
+            return code;
+        code = read_value(reader, index, &event, err);
+        yaml_event_delete(&event);
+        if (code != SW_OK)
+            return code;
+    }
+}
+
+static bool is_section(const char *name)
+{
+    size_t bytes = strlen(name);
+    for (int i = 0; i < sw_option_count; i++)
+        if (strncmp(sw_options[i].key, name, bytes) == 0 && sw_options[i].key[bytes] == '.')
+            return true;
+    return false;
+}
+
+/* One entry of the outermost mapping: a section, or a dotted key with its value. */
+static sw_code read_entry(struct reader *reader, const yaml_event_t *key, struct sw_err *err)
+{
+    char name[KEY_BYTES], at[WHERE_BYTES];
+    where(reader, key, at);
+    if (key->type != YAML_SCALAR_EVENT)
+        return SW_FAIL(err, SW_E_USAGE, "%s: a section such as \"train:\" was expected", at);
+    snprintf(name, sizeof name, "%s", (const char *)key->data.scalar.value);
+    int index = -1;
+    sw_code code = SW_OK;
+    if (!is_section(name))
+        code = find_key(reader, "", key, &index, err);
+    if (code != SW_OK)
+        return code;
+    yaml_event_t value;
+    code = next(reader, &value, err);
+    if (code != SW_OK)
+        return code;
+    bool empty = value.type == YAML_SCALAR_EVENT && value.data.scalar.length == 0;
+    if (index >= 0)
+        code = read_value(reader, index, &value, err);
+    else if (value.type == YAML_MAPPING_START_EVENT)
+        code = read_section(reader, name, err);
+    else if (!empty)
+        code =
+            SW_FAIL(err, SW_E_USAGE, "%s: %s is a section: it holds keys, not a value", at, name);
+    yaml_event_delete(&value);
+    return code;
+}
+
+static sw_code read_document(struct reader *reader, struct sw_err *err)
+{
+    int documents = 0, depth = 0;
+    for (;;) {
+        yaml_event_t event;
+        char at[WHERE_BYTES];
+        sw_code code = next(reader, &event, err);
+        if (code != SW_OK)
+            return code;
+        where(reader, &event, at);
+        bool end = event.type == YAML_STREAM_END_EVENT;
+        switch (event.type) {
+        case YAML_STREAM_START_EVENT:
+        case YAML_STREAM_END_EVENT:
+        case YAML_DOCUMENT_END_EVENT:
+            break;
+        case YAML_DOCUMENT_START_EVENT:
+            if (++documents > 1)
+                code = SW_FAIL(err, SW_E_USAGE, "%s: a second YAML document", at);
+            break;
+        case YAML_MAPPING_START_EVENT:
+            depth++;
+            break;
+        case YAML_MAPPING_END_EVENT:
+            depth--;
+            break;
+        default:
+            if (depth > 0)
+                code = read_entry(reader, &event, err);
+            else if (event.type != YAML_SCALAR_EVENT || event.data.scalar.length > 0)
+                code = SW_FAIL(err, SW_E_USAGE, "%s: sections with keys were expected", at);
+        }
+        if (code == SW_OK && depth > 1)
+            code = SW_FAIL(err, SW_E_USAGE, "%s: a section such as \"train:\" was expected", at);
+        yaml_event_delete(&event);
+        if (code != SW_OK || end)
+            return code;
+    }
+}
+
+sw_code sw_config_parse(struct sw_config *config, const char *text, int64_t bytes, const char *path,
+                        struct sw_err *err)
+{
+    struct reader reader = {.config = config, .path = path};
+    if (yaml_parser_initialize(&reader.parser) == 0)
+        return SW_FAIL(err, SW_E_MEMORY, "no memory to read %s", path);
+    yaml_parser_set_input_string(&reader.parser, (const unsigned char *)text, (size_t)bytes);
+    sw_code code = read_document(&reader, err);
+    yaml_parser_delete(&reader.parser);
+    return code;
+}
+
+sw_code sw_config_set(struct sw_config *config, const char *assignment, struct sw_err *err)
+{
+    const char *equals = strchr(assignment, '=');
+    char key[KEY_BYTES];
+    if (equals == NULL || equals == assignment)
+        return SW_FAIL(err, SW_E_USAGE, "--set %s: key=value was expected", assignment);
+    snprintf(key, sizeof key, "%.*s", (int)(equals - assignment), assignment);
+    int index = sw_config_find(key);
+    if (index < 0)
+        return sw_option_unknown(key, "--set", err);
+    const char *value = equals + 1;
+    if (value[0] != '[') {
+        const struct sw_option_source source = {"--set", false};
+        sw_code code = sw_option_assign(config, index, &value, 1, false, &source, err);
+        if (code == SW_OK)
+            config->given[index] = true;
+        return code;
+    }
+    /* A list is a line of YAML. */
+    struct sw_text line = {0};
+    sw_text_add(&line, "%s: %s\n", key, value);
+    sw_code code = sw_text_check(&line, "a setting", err);
+    if (code == SW_OK)
+        code = sw_config_parse(config, line.bytes, line.used_bytes, "--set", err);
+    free(line.bytes);
+    return code;
+}

@@ -1,0 +1,21 @@
+/* The training run: rows in, steps, checkpoints, evaluation, the final model directory. */
+#ifndef SPILLWAY_TRAIN_LOOP_H
+#define SPILLWAY_TRAIN_LOOP_H
+
+#include "config/config.h"
+#include "kernels/device.h"
+
+struct sw_train_options {
+    const struct sw_config *config;
+    const struct sw_device_ops *device;
+    const char *resume; /* NULL: a new run; "auto": the newest checkpoint of output.dir, if any; or
+                           a checkpoint directory */
+    const char *trace;  /* NULL, or where a Chrome trace goes */
+    /* Has somebody asked to stop? Checked after every step. */
+    bool (*stop_requested)(void);
+};
+
+/* SW_E_STOPPED when it stopped early with a checkpoint. */
+sw_code sw_train(const struct sw_train_options *options, struct sw_err *err) SW_WARN_UNUSED;
+
+#endif

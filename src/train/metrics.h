@@ -1,0 +1,21 @@
+/* metrics.jsonl: one object per optimizer step, written and flushed as the step ends. Numbers read
+ * back as the same doubles; what is not finite is null. */
+#ifndef SPILLWAY_TRAIN_METRICS_H
+#define SPILLWAY_TRAIN_METRICS_H
+
+#include "exec/engine.h"
+
+struct sw_metrics;
+
+/* Open for appending. Lines of steps after `keep_steps`, which a resumed run does again, are
+ * dropped; 0: all of them. */
+sw_code sw_metrics_open(struct sw_metrics **out, const char *path, int64_t keep_steps,
+                        struct sw_err *err) SW_WARN_UNUSED;
+/* NULL is fine. */
+void sw_metrics_close(struct sw_metrics *metrics);
+
+sw_code sw_metrics_step(struct sw_metrics *metrics, int64_t step, double lr, int64_t target_tokens,
+                        double tokens_per_second, const struct sw_step_result *result,
+                        struct sw_err *err) SW_WARN_UNUSED;
+
+#endif

@@ -1,0 +1,235 @@
+#include "train/session.h"
+
+#include "base/file.h"
+#include "base/json.h"
+#include "topo/topo.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { CONFIG_MAX_BYTES = 1 << 24 };
+
+/* Config alone: the weights will be random. */
+static sw_code open_config(struct sw_session *session, struct sw_err *err)
+{
+    struct sw_json *json = NULL;
+    sw_code code = sw_model_dir_check_config(session->model_path, err);
+    if (code != SW_OK)
+        return code;
+    char *path = sw_path_join(session->model_path, "config.json");
+    if (path == NULL)
+        return SW_FAIL(err, SW_E_MEMORY, "no memory for a path");
+    code = sw_json_read_file(path, CONFIG_MAX_BYTES, &json, err);
+    if (code == SW_OK)
+        code = sw_model_open(json, path, SW_HEAD_BY_CONFIG, &session->model, err);
+    sw_json_free(json);
+    free(path);
+    return code;
+}
+
+static sw_code open_weights(struct sw_session *session, struct sw_err *err)
+{
+    struct sw_json *json = NULL;
+    sw_code code = sw_model_dir_open(session->model_path, &session->dir, err);
+    if (code == SW_OK)
+        code = sw_json_read_file(session->dir->config_path, CONFIG_MAX_BYTES, &json, err);
+    if (code == SW_OK)
+        code = sw_mapping_open(json, session->dir->config_path, session->model_path,
+                               session->dir->tensors, session->dir->tensor_count, sw_tensor_equal,
+                               &session->model, &session->mapping, err);
+    sw_json_free(json);
+    return code;
+}
+
+sw_code sw_session_open(struct sw_session *session, const struct sw_config *config,
+                        const struct sw_device_ops *device, const char *model_path,
+                        struct sw_err *err)
+{
+    memset(session, 0, sizeof *session);
+    session->config = config;
+    session->device = device;
+    session->model_path = model_path;
+    sw_progress_init(&session->progress);
+    bool random = config->model.random_init && config->model.path != NULL &&
+                  strcmp(config->model.path, model_path) == 0;
+    sw_code code = random ? open_config(session, err) : open_weights(session, err);
+    if (code == SW_OK && config->train.freeze.count > 0)
+        code = sw_model_freeze(session->model, (const char *const *)config->train.freeze.items,
+                               config->train.freeze.count, err);
+    if (code == SW_OK)
+        code =
+            sw_tokenizer_open(model_path, session->model->t5.vocab_size, &session->tokenizer, err);
+    if (code == SW_OK)
+        code = sw_pool_open(&session->pool, (int)config->devices.threads, err);
+    if (code != SW_OK)
+        sw_session_close(session);
+    return code;
+}
+
+void sw_session_close(struct sw_session *session)
+{
+    sw_progress_end(&session->progress);
+    sw_engine_close(session->engine);
+    sw_plan_free(session->plan);
+    if (session->pool != NULL)
+        sw_pool_close(session->pool);
+    sw_tokenizer_close(session->tokenizer);
+    sw_mapping_close(session->mapping);
+    sw_model_close(session->model);
+    sw_model_dir_close(session->dir);
+    memset(session, 0, sizeof *session);
+}
+
+sw_code sw_session_optimizer(const struct sw_config *config, int64_t total_steps,
+                             struct sw_optim_settings *out, struct sw_err *err)
+{
+    bool adafactor = config->optimizer.name == SW_CFG_ADAFACTOR;
+    static const struct {
+        const char *key;
+        uint32_t bit;
+    } bits[] = {{"optimizer.lr", SW_OPTIM_GIVEN_LR},
+                {"optimizer.betas", SW_OPTIM_GIVEN_BETAS},
+                {"optimizer.eps", SW_OPTIM_GIVEN_EPS},
+                {"optimizer.schedule", SW_OPTIM_GIVEN_SCHEDULE},
+                {"optimizer.warmup_steps", SW_OPTIM_GIVEN_WARMUP_STEPS},
+                {"optimizer.scale_parameter", SW_OPTIM_GIVEN_SCALE_PARAMETER},
+                {"optimizer.relative_step", SW_OPTIM_GIVEN_RELATIVE_STEP}};
+    sw_optim_settings_init(out, adafactor ? SW_OPTIM_ADAFACTOR : SW_OPTIM_ADAMW);
+    for (size_t i = 0; i < sizeof bits / sizeof *bits; i++)
+        if (sw_config_given(config, bits[i].key))
+            out->given |= bits[i].bit;
+    if (out->given & SW_OPTIM_GIVEN_LR)
+        out->lr = config->optimizer.lr;
+    if (sw_config_given(config, "optimizer.max_grad_norm"))
+        out->max_grad_norm = config->optimizer.max_grad_norm;
+    /* Adafactor's own defaults are no clash under another name, what a person gave is. */
+    if (adafactor || (out->given & SW_OPTIM_GIVEN_SCALE_PARAMETER) != 0)
+        out->scale_parameter = config->optimizer.scale_parameter;
+    if (adafactor || (out->given & SW_OPTIM_GIVEN_RELATIVE_STEP) != 0)
+        out->relative_step = config->optimizer.relative_step;
+    if (!adafactor || (out->given & SW_OPTIM_GIVEN_BETAS) != 0) {
+        out->beta1 = config->optimizer.betas[0];
+        out->beta2 = config->optimizer.betas[1];
+    }
+    if (!adafactor || (out->given & SW_OPTIM_GIVEN_EPS) != 0)
+        out->eps = config->optimizer.eps;
+    out->weight_decay = config->optimizer.weight_decay;
+    out->schedule = (enum sw_optim_schedule)config->optimizer.schedule;
+    out->warmup_steps = config->optimizer.warmup_steps;
+    out->total_steps = total_steps;
+    out->early_step = config->optimizer.early_step;
+    out->moments = config->precision.moments == SW_CFG_BF16 ? SW_BF16 : SW_F32;
+    out->grads = config->precision.grads == SW_CFG_BF16 ? SW_BF16 : SW_F32;
+    out->master =
+        config->precision.master == SW_CFG_MASTER_SPLIT ? SW_MASTER_SPLIT : SW_MASTER_FP32;
+    out->seed = (uint64_t)config->train.seed;
+    return sw_optim_settings_check(out, err);
+}
+
+/* What is there in the configuration's words and not yet in the engine. */
+static sw_code check_supported(const struct sw_config *config, struct sw_err *err)
+{
+    const struct {
+        const char *key;
+        bool asked;
+    } later[] = {
+        {"parallel.pipeline", config->parallel.pipeline > 1},
+        {"parallel.data", config->parallel.data > 1},
+        {"optimizer.early_step", config->optimizer.early_step},
+        {"optimizer.where", config->optimizer.where == SW_CFG_WHERE_STREAM},
+        {"precision.grads", config->precision.grads == SW_CFG_BF16},
+    };
+    for (size_t i = 0; i < sizeof later / sizeof *later; i++)
+        if (later[i].asked)
+            return SW_FAIL(err, SW_E_USAGE, "%s: not in this version; leave it at its default",
+                           later[i].key);
+    return SW_OK;
+}
+
+static enum sw_tier tier_of(int home)
+{
+    static const enum sw_tier tiers[] = {SW_TIER_AUTO, SW_TIER_DEVICE, SW_TIER_HOST, SW_TIER_NVME};
+    return tiers[home];
+}
+
+sw_code sw_session_request(struct sw_session *session, enum sw_purpose purpose,
+                           struct sw_plan_request *out, struct sw_err *err)
+{
+    const struct sw_config *config = session->config;
+    bool cpu = !session->device->asynchronous;
+    sw_code code = check_supported(config, err);
+    if (code != SW_OK)
+        return code;
+    *out = (struct sw_plan_request){
+        .model = session->model,
+        .optim = purpose == SW_FOR_TRAINING ? &session->optim : NULL,
+        .kernels = session->device->kernels,
+        .purpose = purpose,
+        .compute = config->precision.compute == SW_CFG_BF16 ||
+                           (config->precision.compute == SW_CFG_DTYPE_AUTO && !cpu)
+                       ? SW_BF16
+                       : SW_F32,
+        .global_batch = config->train.global_batch,
+        .micro_batch = config->train.micro_batch,
+        .source_length = config->data.max_source_length,
+        .target_length = config->data.max_target_length,
+        .recompute = config->train.recompute == SW_CFG_RECOMPUTE_ON    ? SW_RECOMPUTE_ON
+                     : config->train.recompute == SW_CFG_RECOMPUTE_OFF ? SW_RECOMPUTE_OFF
+                                                                       : SW_RECOMPUTE_AUTO,
+        .params = tier_of(config->offload.params),
+        .optimizer = tier_of(config->offload.optimizer),
+        .grads = tier_of(config->offload.grads),
+        .activations = tier_of(config->offload.activations),
+        .device_memory_bytes = config->devices.memory_bytes,
+        .host_memory_bytes = config->offload.host_memory_bytes,
+        .prefetch_depth = config->offload.prefetch_depth,
+        .overlap = config->run.overlap,
+    };
+    if (cpu && out->device_memory_bytes == 0) {
+        int64_t available = sw_topo_memory_available_bytes();
+        if (available > 0)
+            out->device_memory_bytes = available / 10 * 9;
+    }
+    return SW_OK;
+}
+
+struct sw_transfer sw_session_transfer(struct sw_session *session, const char *what)
+{
+    session->progress.what = what;
+    return (struct sw_transfer){sw_progress_share, &session->progress};
+}
+
+sw_code sw_session_prepare(struct sw_session *session, const struct sw_plan_request *request,
+                           struct sw_err *err)
+{
+    const struct sw_config *config = session->config;
+    sw_code code = sw_plan_make(&session->plan, request, err);
+    if (code != SW_OK)
+        return code;
+    const struct sw_engine_config engine = {
+        .plan = session->plan,
+        .model = session->model,
+        .optim = request->optim,
+        .device = session->device,
+        .pool = session->pool,
+        .device_index = config->devices.list.count > 0 ? (int)config->devices.list.items[0] : 0,
+        .seed = (uint64_t)config->train.seed,
+        .dropout =
+            config->train.dropout >= 0 ? (float)config->train.dropout : session->model->t5.dropout,
+        .smoothing = (float)config->train.label_smoothing,
+        .overlap = config->run.overlap,
+    };
+    code = sw_engine_open(&session->engine, &engine, err);
+    if (code != SW_OK)
+        return code;
+    struct sw_transfer transfer = sw_session_transfer(
+        session, session->mapping != NULL ? "reading weights" : "making weights");
+    if (session->mapping != NULL)
+        code = sw_weights_load(session->engine, session->model, session->mapping, &transfer, err);
+    else
+        code = sw_weights_random(session->engine, session->model, (uint64_t)config->train.seed,
+                                 &transfer, err);
+    if (session->progress.terminal)
+        sw_progress_end(&session->progress);
+    return code;
+}

@@ -16,7 +16,7 @@ const char *sw_aio_method_name(const struct sw_aio_method *method)
 
 bool sw_aio_method_find(const char *name, const struct sw_aio_method **out)
 {
-    const struct sw_aio_method *const methods[] = {&sw_aio_uring, &sw_aio_sync};
+    const struct sw_aio_method *const methods[] = {&sw_aio_uring, &sw_aio_threads, &sw_aio_sync};
     if (strcmp(name, "auto") == 0) {
         *out = NULL;
         return true;
@@ -58,8 +58,8 @@ static sw_code open_method(struct sw_aio *aio, const struct sw_aio_method *wante
         return SW_OK;
     if (wanted != NULL)
         return err != NULL ? err->code : SW_E_FAILED;
-    sw_aio_note(aio, "%s; using synchronous reads and writes", reason.text);
-    aio->method = &sw_aio_sync;
+    sw_aio_note(aio, "%s; reading and writing with threads instead", reason.text);
+    aio->method = &sw_aio_threads;
     return aio->method->open(aio, err);
 }
 
@@ -256,6 +256,10 @@ int64_t sw_aio_pending(const struct sw_aio *aio)
 
 void sw_aio_wake(struct sw_aio *aio)
 {
+    if (aio->method->wake != NULL) {
+        aio->method->wake(aio);
+        return;
+    }
     uint64_t one = 1;
     /* A full counter (EAGAIN) means that a wake is due anyway. */
     ssize_t written = write(aio->wake_descriptor, &one, sizeof one);

@@ -1,8 +1,9 @@
 /* Asynchronous file transfers behind one interface.
  *
  * A queue (`struct sw_aio`) takes requests in any number, keeps up to its depth of them in flight,
- * and hands back each when it is done. Methods do the transfers: io_uring, sync (pread and pwrite,
- * one at a time: the reference), fault (wraps another and fails a chosen call; for tests).
+ * and hands back each when it is done. Methods do the transfers: io_uring, threads (a few that read
+ * and write, the next best), sync (pread and pwrite, one at a time: the reference). A fault between
+ * queue and method fails a chosen call, for tests.
  *
  * The queue splits requests above 1 GiB, resubmits what a short transfer left, retries EINTR and
  * EAGAIN a bounded number of times, and checks every completion; methods only move bytes.
@@ -45,7 +46,7 @@ struct sw_aio_request {
 typedef void (*sw_aio_note_fn)(void *context, const char *text);
 
 struct sw_aio_config {
-    const struct sw_aio_method *method; /* NULL: io_uring, or sync where it is forbidden */
+    const struct sw_aio_method *method; /* NULL: io_uring, or threads where it is forbidden */
     int depth;                          /* transfers in flight; 1 .. SW_AIO_MAX_DEPTH */
     sw_aio_note_fn note;                /* may be NULL */
     void *note_context;
@@ -55,11 +56,12 @@ struct sw_aio_config {
 enum { SW_AIO_MAX_DEPTH = 1024, SW_AIO_MAX_FILES = 64 };
 
 /* The io_uring method is refused by sw_aio_open() where the kernel forbids it, unless `method` was
- * NULL: then a note says why and the sync method is used. */
+ * NULL: then a note says why and the threads method is used. */
 extern const struct sw_aio_method sw_aio_uring;
+extern const struct sw_aio_method sw_aio_threads;
 extern const struct sw_aio_method sw_aio_sync;
 
-/* "io_uring", "sync". */
+/* "io_uring", "threads", "sync". */
 const char *sw_aio_method_name(const struct sw_aio_method *method);
 /* By name; NULL for "auto". False when there is no such method. */
 bool sw_aio_method_find(const char *name, const struct sw_aio_method **out);

@@ -31,6 +31,8 @@ struct sw_aio_method {
      * a wake, which sets *woken. Returns their number or -1. */
     int (*collect)(struct sw_aio *aio, struct sw_aio_event *out, int max, bool wait, bool *woken,
                    struct sw_err *err);
+    /* From any thread: end a wait in collect. NULL: the method waits for aio->wake_descriptor. */
+    void (*wake)(struct sw_aio *aio);
 };
 
 struct sw_aio {

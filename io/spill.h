@@ -125,7 +125,7 @@ struct sw_spill_counters {
 void sw_spill_counters(struct sw_spill *spill, struct sw_spill_counters *out);
 /* Of directory `index`: file space in use, and its name as configured. */
 int64_t sw_spill_directory_bytes(const struct sw_spill *spill, int index);
-/* The method in use: "io_uring" or "sync"; after the seal. */
+/* The method in use: "io_uring", "threads" or "sync"; after the seal. */
 const char *sw_spill_method_name(const struct sw_spill *spill);
 
 #endif

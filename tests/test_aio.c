@@ -33,8 +33,9 @@ struct setting {
     bool direct;
 };
 
-static const struct setting settings[] = {
-    {&sw_aio_sync, false}, {&sw_aio_uring, false}, {&sw_aio_sync, true}, {&sw_aio_uring, true}};
+static const struct setting settings[] = {{&sw_aio_sync, false},   {&sw_aio_threads, false},
+                                          {&sw_aio_uring, false},  {&sw_aio_sync, true},
+                                          {&sw_aio_threads, true}, {&sw_aio_uring, true}};
 enum { SETTINGS = sizeof settings / sizeof settings[0] };
 
 /* A queue over one file of its own. Null where io_uring is forbidden. */
@@ -513,7 +514,7 @@ static int child_without_uring(unsigned reason)
         return 10;
     if (sw_aio_open(&aio, &config, &err) != SW_E_IO || err.os_errno != (int)reason)
         return 11;
-    return use_queue(NULL, &sw_aio_sync, true, "using synchronous reads and writes");
+    return use_queue(NULL, &sw_aio_threads, true, "reading and writing with threads instead");
 }
 
 static int child_eperm(void)

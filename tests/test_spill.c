@@ -68,9 +68,10 @@ struct setting {
     int directory_count;
 };
 static const struct setting settings[] = {
-    {&sw_aio_sync, true, true, 1},   {&sw_aio_sync, false, true, 3},
-    {&sw_aio_uring, true, true, 2},  {&sw_aio_uring, false, true, 1},
-    {&sw_aio_uring, false, true, 3}, {&sw_aio_uring, false, false, 2},
+    {&sw_aio_sync, true, true, 1},     {&sw_aio_sync, false, true, 3},
+    {&sw_aio_threads, false, true, 2}, {&sw_aio_uring, true, true, 2},
+    {&sw_aio_uring, false, true, 1},   {&sw_aio_uring, false, true, 3},
+    {&sw_aio_uring, false, false, 2},
 };
 enum { SETTINGS = sizeof settings / sizeof settings[0] };
 
@@ -226,7 +227,7 @@ static void test_stripes_follow_weights(void **state)
     (void)state;
     struct sw_err err = {0};
     struct sw_spill_region region;
-    struct sw_spill *spill = open_store(&settings[4], 2 << 20);
+    struct sw_spill *spill = open_store(&settings[5], 2 << 20);
     assert_ok(sw_spill_reserve(spill, 60 * 16384, &region, &err), &err);
     assert_ok(sw_spill_reserve(spill, 60 * 16384, &region, &err), &err);
     for (int i = 0; i < 3; i++) /* weights 1 : 2 : 3 */
@@ -420,9 +421,9 @@ static void test_pinned_memory(void **state)
     (void)state;
     struct sw_err err = {0};
     struct sw_spill_region region;
-    if (!allowed(&settings[3]))
+    if (!allowed(&settings[4]))
         skip();
-    struct sw_spill *spill = open_store(&settings[3], 1 << 20);
+    struct sw_spill *spill = open_store(&settings[4], 1 << 20);
     char *slab = aligned(1 << 18);
     notes = 0;
     assert_ok(sw_spill_reserve(spill, 1 << 17, &region, &err), &err);

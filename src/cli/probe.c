@@ -221,8 +221,9 @@ void sw_probe_warnings(const struct sw_machine *machine, struct sw_text *out)
                     "pin their memory one by one\n",
                     (double)machine->memlock_bytes / (double)(1 << 20));
     if (!machine->io_uring)
-        sw_text_add(out, "- io_uring is forbidden (a container's seccomp profile, or "
-                         "kernel.io_uring_disabled): drives get one request at a time\n");
+        sw_text_add(
+            out, "- io_uring is forbidden (a container's seccomp profile, or "
+                 "kernel.io_uring_disabled): threads read and write instead, at more CPU time\n");
     for (int i = 0; i < machine->drive_count; i++)
         warn_of_drive(&machine->drives[i], out);
 }

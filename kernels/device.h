@@ -46,8 +46,8 @@ struct sw_device_config {
 /* Copies know their direction from the stream kind; host memory given to an asynchronous copy must
  * be pinned (from host_alloc). */
 struct sw_device_ops {
-    const char *name;    /* "cpu", "cuda" */
-    bool asynchronous;   /* calls return before the work is done */
+    const char *name;  /* "cpu", "cuda" */
+    bool asynchronous; /* calls return before the work is done */
     const struct sw_kernels *kernels;
 
     /* Number of physical devices that can be used; 1 for the CPU. */

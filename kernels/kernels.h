@@ -24,9 +24,9 @@ extern "C" {
 
 /* Token ranges of rows: row r's tokens are starts[r] .. starts[r] + lengths[r] - 1. */
 struct sw_rows {
-    int64_t count;       /* rows */
-    int64_t tokens;      /* sum of lengths; N */
-    int64_t longest;     /* longest row */
+    int64_t count;          /* rows */
+    int64_t tokens;         /* sum of lengths; N */
+    int64_t longest;        /* longest row */
     const int32_t *starts;  /* device [count] */
     const int32_t *lengths; /* device [count] */
     /* For element-wise dropout: row of each token, device [tokens]; may be NULL elsewhere. */
@@ -102,7 +102,8 @@ struct sw_attention {
 
 struct sw_cross_entropy {
     /* logits fp32 [rows, vocabulary] of a chunk of target tokens; labels int32 [rows].
-     * loss[row] = (1 - s) * (logsumexp - logit[label]) + s * (logsumexp - mean(logits)), s = smoothing. */
+     * loss[row] = (1 - s) * (logsumexp - logit[label]) + s * (logsumexp - mean(logits)), s =
+     * smoothing. */
     int64_t rows, vocabulary;
     float smoothing;
     float gradient_scale; /* dlogits = gradient_scale * d(loss) */
@@ -142,7 +143,8 @@ struct sw_kernels {
     void (*attention_forward)(struct sw_stream *, const struct sw_attention *, void *o, float *lse,
                               void *workspace);
     int64_t (*attention_forward_workspace_bytes)(const struct sw_attention *bound);
-    /* dq (stride q_stride), dk, dv (kv_stride) are overwritten; dbias (as bias, may be NULL) += . */
+    /* dq (stride q_stride), dk, dv (kv_stride) are overwritten; dbias (as bias, may be NULL) += .
+     */
     void (*attention_backward)(struct sw_stream *, const struct sw_attention *, void *dq, void *dk,
                                void *dv, float *dbias, const void *d_o, const void *o,
                                const float *lse, void *workspace);

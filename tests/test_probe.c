@@ -1,5 +1,6 @@
 #include "support.h"
 
+#include "cli/command.h"
 #include "cli/measure_args.h"
 #include "cli/probe.h"
 
@@ -167,13 +168,51 @@ static void test_split(void **state)
                    "more than 2", &err);
 }
 
+/* By the command line: exit status, and the file for the planner. */
+static int run(const char *const *words)
+{
+    char copy[16][256], *argv[16];
+    int argc = 0;
+    for (; words[argc] != NULL; argc++) {
+        snprintf(copy[argc], sizeof copy[argc], "%s", words[argc]);
+        argv[argc] = copy[argc];
+    }
+    return sw_main(argc, argv);
+}
+
+static void test_commands(void **state)
+{
+    (void)state;
+    struct sw_err err = {0};
+    char *scratch = sw_test_scratch(), *out = sw_path_join(scratch, "machine.json");
+    const char *const probe[] = {"spillway", "probe", "--quick", "--dir",
+                                 scratch,    "--out", out,       NULL};
+    assert_int_equal(run(probe), 0);
+    assert_ok(sw_machine_read(out, &machine, &err), &err);
+    assert_string_equal(machine.drives[0].directory, scratch);
+    assert_int_equal(unlink(out), 0);
+    const char *const io[] = {"spillway", "bench", "io",      "--dir", scratch,    "--size", "1MiB",
+                              "--block",  "64KiB", "--depth", "4",     "--method", "sync",   NULL};
+    assert_int_equal(run(io), 0);
+    const char *const unaligned[] = {"spillway", "bench", "io", "--block", "5000", NULL};
+    assert_int_equal(run(unaligned), 2);
+    const char *const method[] = {"spillway", "bench", "io", "--method", "fast", NULL};
+    assert_int_equal(run(method), 2);
+    const char *const nowhere[] = {"spillway", "probe", "--dir", "/nowhere", NULL};
+    assert_int_equal(run(nowhere), 2);
+    const char *const what[] = {"spillway", "bench", "luck", NULL};
+    assert_int_equal(run(what), 2);
+    free(out);
+    assert_int_equal(rmdir(scratch), 0);
+    free(scratch);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_what_will_hurt),
-        cmocka_unit_test(test_this_machine),
-        cmocka_unit_test(test_sizes),
-        cmocka_unit_test(test_split),
+        cmocka_unit_test(test_what_will_hurt), cmocka_unit_test(test_this_machine),
+        cmocka_unit_test(test_sizes),          cmocka_unit_test(test_split),
+        cmocka_unit_test(test_commands),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

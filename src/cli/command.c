@@ -9,9 +9,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-const struct sw_command *const sw_commands[] = {
-    &sw_command_train,    &sw_command_plan, &sw_command_eval,    &sw_command_generate,
-    &sw_command_tokenize, &sw_command_init, &sw_command_inspect, NULL};
+const struct sw_command *const sw_commands[] = {&sw_command_train,    &sw_command_plan,
+                                                &sw_command_eval,     &sw_command_generate,
+                                                &sw_command_tokenize, &sw_command_init,
+                                                &sw_command_inspect,  &sw_command_probe,
+                                                &sw_command_bench,    NULL};
 
 static const struct sw_command *find_command(const char *name)
 {

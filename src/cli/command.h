@@ -36,7 +36,8 @@ struct sw_command {
 extern const struct sw_command *const sw_commands[]; /* ends with NULL */
 
 extern const struct sw_command sw_command_train, sw_command_plan, sw_command_eval,
-    sw_command_generate, sw_command_tokenize, sw_command_init, sw_command_inspect;
+    sw_command_generate, sw_command_tokenize, sw_command_init, sw_command_inspect, sw_command_probe,
+    sw_command_bench;
 
 /* Value of an option by name, or NULL when it was not given. */
 const char *sw_cli_value(const struct sw_command *command, const struct sw_cli_args *args,

@@ -184,7 +184,9 @@ static void warn_of_drive(const struct sw_machine_drive *drive, struct sw_text *
     /* virtual disks call themselves rotational, too: one that is fast is none */
     bool spinning = drive->rotational && rate < 400e6;
     if (spinning)
-        sw_text_add(out, "- %s is on a spinning disk: expect a tenth of an NVMe drive's rate\n",
+        sw_text_add(out,
+                    "- %s is on what the system calls a spinning disk: expect a tenth of an NVMe "
+                    "drive's rate\n",
                     name);
     if (rate > 0 && !drive->direct && !drive->memory_backed)
         sw_text_add(out,

@@ -1,5 +1,6 @@
 #include "support.h"
 
+#include "data/spm_check.h"
 #include "data/tokenizer.h"
 
 /* --- with a tokenizer that the test trains
@@ -129,6 +130,7 @@ static void test_ids_are_those_of_t5(void **state)
     assert_round_trip(world->tokenizer, "the  quick \n brown fox", "the quick brown fox");
     assert_round_trip(world->tokenizer, "caf\xC3\xA9</s>over<extra_id_3> 0042 <pad>",
                       "caf\xC3\xA9 over 0042");
+    assert_round_trip(world->tokenizer, "fox\xC2\x85jumps", "fox jumps");
     assert_round_trip(world->tokenizer, "fox\xF0\x9F\x99\x82jumps", "foxjumps"); /* unknown */
 }
 
@@ -255,6 +257,57 @@ static void test_damaged_files(void **state)
     free(bytes);
 }
 
+/* A model of one piece whose normalizer has a table for "a", "aa", ... up to `depth` letters, each
+ * with a rule. The last unit's children are said to be at `last_base`. */
+static sw_code check_table(int depth, uint32_t last_base, struct sw_err *err)
+{
+    enum { BLOCK = 256, LETTER = 'a' };
+    const uint32_t units = (uint32_t)(depth + 2) * BLOCK, blob = 4 + units * 4 + 2;
+    unsigned char *model = calloc(1, blob + 64), *at = model, *table;
+    assert_non_null(model);
+    const unsigned char head[] = {0x0A, 3, 0x0A, 1, 'a', 0x1A}; /* pieces { piece: "a" }, then 3: */
+    memcpy(at, head, sizeof head);
+    at += sizeof head;
+    /* two lengths as varints of four bytes: the normalizer's and, as its field 2, the table's */
+    for (int i = 0; i < 2; i++) {
+        uint32_t bytes = i == 0 ? blob + 5 : blob;
+        if (i == 1)
+            *at++ = 0x12;
+        for (int k = 0; k < 4; k++)
+            *at++ = (unsigned char)((bytes >> 7 * k & 0x7F) | (k < 3 ? 0x80 : 0));
+    }
+    uint32_t trie_bytes = units * 4;
+    memcpy(at, &trie_bytes, 4);
+    table = at + 4;
+    for (uint32_t k = 0, index = 0; k <= (uint32_t)depth; k++) {
+        /* unit k is letter k of the way; its children are in block k + 1 */
+        uint32_t base = k == (uint32_t)depth ? last_base : (k + 1) * BLOCK;
+        uint32_t leaf = k > 0 ? 0x100 : 0, value = 0x80000000u;
+        uint32_t unit = (index ^ base) << 10 | leaf | (k > 0 ? LETTER : 0);
+        memcpy(table + index * 4, &unit, 4);
+        if (base < units) /* without a value: what no byte matches */
+            memcpy(table + base * 4, &value, 4);
+        index = base + LETTER;
+    }
+    memcpy(table + trie_bytes, "b", 2);
+    sw_code code = sw_spm_check(model, table + trie_bytes + 2 - model, "x", err);
+    free(model);
+    return code;
+}
+
+/* The library keeps what it finds on one way in an array of 32, and never looks where it ends. */
+static void test_damaged_tables(void **state)
+{
+    (void)state;
+    struct sw_err err = {0};
+    assert_ok(check_table(1, 2 * 256, &err), &err);
+    assert_ok(check_table(32, 33 * 256, &err), &err);
+    assert_refused(check_table(33, 34 * 256, &err), SW_E_FORMAT, "table is damaged", &err);
+    assert_refused(check_table(3, 5 * 256, &err), SW_E_FORMAT, "table is damaged", &err); /* end */
+    assert_refused(check_table(3, 1 * 256, &err), SW_E_FORMAT, "table is damaged",
+                   &err); /* circle */
+}
+
 /* --- against what transformers 5.24 computes
  * ------------------------------------------------------------ */
 
@@ -352,6 +405,7 @@ int main(void)
         cmocka_unit_test(test_sentinels_of_the_directory),
         cmocka_unit_test(test_model_vocabulary),
         cmocka_unit_test(test_damaged_files),
+        cmocka_unit_test(test_damaged_tables),
         cmocka_unit_test(test_as_transformers),
         cmocka_unit_test(test_foreign_model),
     };

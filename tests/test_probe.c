@@ -129,6 +129,27 @@ static void test_this_machine(void **state)
     free(scratch);
 }
 
+static void test_map(void **state)
+{
+    (void)state;
+    struct sw_err err = {0};
+    struct sw_topo *topo;
+    struct sw_text text = {0};
+    struct sw_topo_config config = {.xml = SW_SOURCE_DIRECTORY "/tests/data/two-packages.xml",
+                                    .cpuset = "0-4"};
+    assert_ok(sw_topo_open(&topo, &config, &err), &err);
+    make_good();
+    machine.gpus[0].numa_node = 1;
+    machine.drives[0].numa_node = sw_topo_node_of_block_device(topo, "nvme0n1");
+    snprintf(machine.drives[0].device, sizeof machine.drives[0].device, "nvme0n1");
+    sw_probe_print_map(topo, &machine, &text);
+    assert_ok(sw_text_check(&text, "the map", &err), &err);
+    assert_string_equal(text.bytes, "Node 0    CPUs 0-3, 64.0 GiB, nvme0n1\n"
+                                    "Node 1    CPUs 4, 64.0 GiB, GPU 0\n");
+    free(text.bytes);
+    sw_topo_close(topo);
+}
+
 static void test_sizes(void **state)
 {
     static const struct {
@@ -210,8 +231,11 @@ static void test_commands(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_what_will_hurt), cmocka_unit_test(test_this_machine),
-        cmocka_unit_test(test_sizes),          cmocka_unit_test(test_split),
+        cmocka_unit_test(test_what_will_hurt),
+        cmocka_unit_test(test_this_machine),
+        cmocka_unit_test(test_map),
+        cmocka_unit_test(test_sizes),
+        cmocka_unit_test(test_split),
         cmocka_unit_test(test_commands),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -34,6 +34,20 @@ static int64_t bounded_file_bytes(const char *const *names, int count)
     return bytes;
 }
 
+/* Only where there is a choice of nodes. */
+static sw_code print_map(const struct sw_machine *machine, struct sw_text *out, struct sw_err *err)
+{
+    struct sw_topo *topo;
+    if (machine->numa_nodes < 2)
+        return SW_OK;
+    sw_code code = sw_topo_open(&topo, NULL, err);
+    if (code == SW_OK) {
+        sw_probe_print_map(topo, machine, out);
+        sw_topo_close(topo);
+    }
+    return code;
+}
+
 static sw_code run_probe(const struct sw_cli_args *args, struct sw_err *err)
 {
     const struct sw_command *command = &sw_command_probe;
@@ -59,6 +73,8 @@ static sw_code run_probe(const struct sw_cli_args *args, struct sw_err *err)
     sw_cli_progress_end(&progress);
     if (code == SW_OK && out_path != NULL)
         code = sw_machine_write(out_path, machine, err);
+    if (code == SW_OK)
+        code = print_map(machine, &text, err);
     if (code == SW_OK) {
         sw_probe_print(machine, &text);
         code = sw_text_check(&text, "the description of a machine", err);

@@ -5,7 +5,6 @@
 #include "cli/rates.h"
 #include "io/aio.h"
 #include "io/measure.h"
-#include "topo/topo.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -171,6 +170,27 @@ void sw_probe_print(const struct sw_machine *machine, struct sw_text *out)
     }
     out->failed = out->failed || warnings.failed;
     free(warnings.bytes);
+}
+
+void sw_probe_print_map(const struct sw_topo *topo, const struct sw_machine *machine,
+                        struct sw_text *out)
+{
+    for (int node = 0; node < sw_topo_node_count(topo); node++) {
+        char *cpus = NULL;
+        if (sw_topo_node_cpu_count(topo, node) > 0 &&
+            sw_topo_ring_cpus(topo, node, &cpus, NULL) != SW_OK)
+            out->failed = true;
+        sw_text_add(out, "Node %-4d CPUs %s, %.1f GiB", node, cpus != NULL ? cpus : "none",
+                    gib(sw_topo_node_memory_bytes(topo, node)));
+        free(cpus);
+        for (int i = 0; i < machine->gpu_count; i++)
+            if (machine->gpus[i].numa_node == node)
+                sw_text_add(out, ", GPU %d", i);
+        for (int i = 0; i < machine->drive_count; i++)
+            if (machine->drives[i].numa_node == node)
+                sw_text_add(out, ", %s", machine->drives[i].device);
+        sw_text_add(out, "\n");
+    }
 }
 
 static void warn_of_drive(const struct sw_machine_drive *drive, struct sw_text *out)

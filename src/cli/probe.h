@@ -4,6 +4,7 @@
 
 #include "base/text.h"
 #include "topo/machine.h"
+#include "topo/topo.h"
 
 struct sw_probe_options {
     const char *const *directories; /* for spilling; may be none */
@@ -18,6 +19,9 @@ struct sw_probe_options {
 /* SW_E_USAGE for a directory that cannot be used. */
 sw_code sw_probe_machine(const struct sw_probe_options *options, struct sw_machine *out,
                          struct sw_err *err) SW_WARN_UNUSED;
+/* Which CPUs, GPUs and drives are near which node: a line for each node. */
+void sw_probe_print_map(const struct sw_topo *topo, const struct sw_machine *machine,
+                        struct sw_text *out);
 /* A table for a person, and below it what will hurt. */
 void sw_probe_print(const struct sw_machine *machine, struct sw_text *out);
 /* What will hurt, a line each; nothing when nothing will. */

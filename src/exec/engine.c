@@ -174,7 +174,8 @@ sw_code sw_engine_read_state(struct sw_engine *engine, int64_t param, int state,
     if (code != SW_OK)
         return code;
     size_t bytes = 0;
-    memcpy(values, state_at(engine, param, state, first, count, &bytes), bytes);
+    const char *from = state_at(engine, param, state, first, count, &bytes);
+    memcpy(values, from, bytes);
     return SW_OK;
 }
 

@@ -1,0 +1,423 @@
+/* Whole runs by the command line: the reference cases (losses, norms, learning rates, weights,
+ * evaluation, generations), a run that is stopped and resumed against one that is not, refusals. */
+#include "tests/support.h"
+
+#include "base/json.h"
+#include "base/text.h"
+#include "cli/command.h"
+#include "io/safetensors.h"
+
+#include <math.h>
+
+enum { TEXT_MAX = 1 << 26, ROWS_MAX = 256 };
+
+/* Room for what fp32 in another order changes, as in the reference's own check: a wrong formula
+ * lands far outside. Differences grow as training goes on. */
+static const double LOSS = 2e-4, NORM = 1e-3, EVALUATION = 5e-4, CHANGE = 2e-2;
+
+/* ---- running commands ---- */
+
+/* Run a command with standard output into a file; stderr too, so that tests stay readable. */
+static int spillway(const char *out, const char *log, const char *in, char **arguments)
+{
+    int argc = 0;
+    fflush(NULL);
+    int keep[3] = {dup(0), dup(1), dup(2)};
+    while (arguments[argc] != NULL)
+        argc++;
+    assert_non_null(freopen(in != NULL ? in : "/dev/null", "r", stdin));
+    assert_non_null(freopen(out, "w", stdout));
+    assert_non_null(freopen(log, "w", stderr));
+    int status = sw_main(argc, arguments);
+    fflush(NULL);
+    for (int i = 0; i < 3; i++) {
+        dup2(keep[i], i);
+        close(keep[i]);
+    }
+    return status;
+}
+
+#define RUN(out, log, in, ...)                                                                     \
+    spillway(out, log, in, (char *[]){(char[]){"spillway"}, __VA_ARGS__, NULL})
+
+static char *at(const char *directory, const char *name)
+{
+    char *path = sw_path_join(directory, name);
+    assert_non_null(path);
+    return path;
+}
+
+static char *read_text(const char *path)
+{
+    struct sw_err err;
+    char *text;
+    sw_err_init(&err);
+    assert_ok(sw_file_read(path, TEXT_MAX, &text, NULL, &err), &err);
+    return text;
+}
+
+static void write_text(const char *path, const char *text)
+{
+    struct sw_err err;
+    sw_err_init(&err);
+    assert_ok(sw_file_write_atomic(path, text, (int64_t)strlen(text), &err), &err);
+}
+
+static struct sw_json *read_json(const char *path)
+{
+    struct sw_err err;
+    struct sw_json *json;
+    sw_err_init(&err);
+    assert_ok(sw_json_read_file(path, TEXT_MAX, &json, &err), &err);
+    return json;
+}
+
+static double number(const struct sw_json *object, const char *key)
+{
+    double value = NAN;
+    if (!sw_json_to_double(sw_json_get(object, key), &value))
+        fail_msg("no number %s", key);
+    return value;
+}
+
+/* Lines of a JSONL file; *count of them, owned. */
+static struct sw_json **read_lines(const char *path, int64_t *count)
+{
+    struct sw_err err;
+    char *text = read_text(path);
+    struct sw_json **lines = calloc(ROWS_MAX, sizeof *lines);
+    *count = 0;
+    sw_err_init(&err);
+    for (char *line = text; *line != '\0';) {
+        char *end = strchr(line, '\n');
+        assert_non_null(end);
+        assert_true(*count < ROWS_MAX);
+        assert_ok(sw_json_parse(line, end - line, path, &lines[(*count)++], &err), &err);
+        line = end + 1;
+    }
+    free(text);
+    return lines;
+}
+
+static void free_lines(struct sw_json **lines, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++)
+        sw_json_free(lines[i]);
+    free(lines);
+}
+
+/* ---- the reference cases ---- */
+
+struct reference {
+    const char *name;
+    char *directory, *model, *rows, *work, *run, *config, *out, *log;
+    struct sw_json *want;
+};
+
+static void add_optimizer(struct sw_text *text, const struct sw_json *optimizer)
+{
+    static const char *const adamw[] = {"name",          "lr",       "weight_decay",
+                                        "max_grad_norm", "schedule", "warmup_steps",
+                                        "betas",         "eps",      "scale_parameter"};
+    const char *comma = "";
+    sw_text_add(text, "\"optimizer\": {");
+    for (size_t i = 0; i < sizeof adamw / sizeof *adamw; i++) {
+        const struct sw_json *value = sw_json_get(optimizer, adamw[i]);
+        double real;
+        bool truth;
+        if (value == NULL)
+            continue;
+        sw_text_add(text, "%s\"%s\": ", comma, adamw[i]);
+        comma = ", ";
+        if (sw_json_to_string(value) != NULL)
+            sw_text_add_json_string(text, sw_json_to_string(value));
+        else if (sw_json_to_bool(value, &truth))
+            sw_text_add(text, "%s", truth ? "true" : "false");
+        else if (sw_json_to_double(value, &real))
+            sw_text_add_json_double(text, real);
+        else {
+            double beta[2];
+            assert_true(sw_json_to_double(sw_json_at(value, 0), &beta[0]));
+            assert_true(sw_json_to_double(sw_json_at(value, 1), &beta[1]));
+            sw_text_add(text, "[%.17g, %.17g]", beta[0], beta[1]);
+        }
+    }
+    sw_text_add(text, "}");
+}
+
+static void write_config(const struct reference *r)
+{
+    struct sw_text text = {0};
+    sw_text_add(&text,
+                "{\"model\": {\"path\": \"%s\"}, \"data\": {\"train\": \"%s\", \"eval\": \"%s\", "
+                "\"shuffle\": false, \"max_source_length\": %.0f, \"max_target_length\": %.0f}, "
+                "\"train\": {\"steps\": %.0f, \"global_batch\": %.0f, \"dropout\": 0.0}, ",
+                r->model, r->rows, r->rows, number(r->want, "max_source_length"),
+                number(r->want, "max_target_length"), number(r->want, "steps"),
+                number(r->want, "batch_rows"));
+    add_optimizer(&text, sw_json_get(r->want, "optimizer"));
+    sw_text_add(&text, ", \"devices\": {\"kind\": \"cpu\"}, \"output\": {\"dir\": \"%s\"}}\n",
+                r->run);
+    write_text(r->config, text.bytes);
+    free(text.bytes);
+}
+
+static void close_to(const char *what, int64_t step, double have, double want, double tolerance)
+{
+    if (!(fabs(have - want) <= tolerance * fmax(1e-6, fabs(want))))
+        fail_msg("%s, step %lld: %.9g, reference %.9g", what, (long long)step, have, want);
+}
+
+static double element(const struct sw_json *object, const char *key, int64_t index)
+{
+    double value = NAN;
+    assert_true(sw_json_to_double(sw_json_at(sw_json_get(object, key), index), &value));
+    return value;
+}
+
+static void check_metrics(const struct reference *r)
+{
+    int64_t count, steps = (int64_t)number(r->want, "steps");
+    char *path = at(r->run, "metrics.jsonl");
+    struct sw_json **lines = read_lines(path, &count);
+    assert_int_equal(count, steps);
+    for (int64_t k = 0; k < steps; k++) {
+        double grown = 1 + (double)k / 3;
+        close_to("loss", k + 1, number(lines[k], "loss"), element(r->want, "loss_per_step", k),
+                 LOSS * grown);
+        close_to("grad_norm", k + 1, number(lines[k], "grad_norm"),
+                 element(r->want, "grad_norm_per_step_before_clipping", k), NORM * grown);
+        close_to("lr", k + 1, number(lines[k], "lr"), element(r->want, "lr_per_step", k), 1e-5);
+    }
+    free_lines(lines, count);
+    free(path);
+}
+
+static const struct sw_tensor *find(const struct sw_tensor_file *file, const char *name)
+{
+    for (int64_t i = 0; i < file->tensor_count; i++)
+        if (strcmp(file->tensors[i].name, name) == 0)
+            return &file->tensors[i];
+    return NULL;
+}
+
+static float *read_tensor(const struct sw_tensor *tensor)
+{
+    struct sw_err err;
+    sw_err_init(&err);
+    float *values = malloc((size_t)tensor->elements * sizeof *values + 1);
+    assert_ok(sw_tensor_read_float(tensor, 0, tensor->elements, values, &err), &err);
+    return values;
+}
+
+/* What training changed, tensor by tensor, against what it changed in the reference. */
+static void check_weights(const struct reference *r)
+{
+    struct sw_err err;
+    sw_err_init(&err);
+    struct sw_tensor_file *have, *want, *start;
+    char *final = at(r->run, "final/model.safetensors");
+    char *reference = at(r->directory, "final.safetensors");
+    char *initial = at(r->model, "model.safetensors");
+    assert_ok(sw_safetensors_open(final, &have, &err), &err);
+    assert_ok(sw_safetensors_open(reference, &want, &err), &err);
+    assert_ok(sw_safetensors_open(initial, &start, &err), &err);
+    for (int64_t i = 0; i < want->tensor_count; i++) {
+        const struct sw_tensor *w = &want->tensors[i], *h = find(have, w->name);
+        const struct sw_tensor *s = find(start, w->name);
+        assert_non_null(h);
+        assert_non_null(s);
+        float *a = read_tensor(h), *b = read_tensor(w), *c = read_tensor(s);
+        double off = 0, change = 0, size = 0;
+        for (int64_t j = 0; j < w->elements; j++) {
+            off += pow((double)a[j] - (double)b[j], 2);
+            change += pow((double)b[j] - (double)c[j], 2);
+            size += pow((double)b[j], 2);
+        }
+        double room = CHANGE * sqrt(change) + 2e-7 * sqrt(size) + 1e-7 * sqrt((double)w->elements);
+        if (sqrt(off) > room)
+            fail_msg("%s: off by %.3g, room for %.3g", w->name, sqrt(off), room);
+        free(a);
+        free(b);
+        free(c);
+    }
+    sw_tensor_file_close(have);
+    sw_tensor_file_close(want);
+    sw_tensor_file_close(start);
+    free(final);
+    free(reference);
+    free(initial);
+}
+
+static void check_evaluation(const struct reference *r)
+{
+    char *final = at(r->run, "final");
+    int64_t count;
+    assert_int_equal(
+        RUN(r->out, r->log, NULL, (char[]){"eval"}, r->config, (char[]){"--model"}, final), 0);
+    struct sw_json **lines = read_lines(r->out, &count);
+    assert_int_equal(count, 1);
+    close_to("evaluation", 0, number(lines[0], "loss"), number(r->want, "eval_loss_after"),
+             EVALUATION);
+    assert_true(number(lines[0], "tokens") == number(r->want, "eval_target_tokens"));
+    free_lines(lines, count);
+    free(final);
+}
+
+/* Greedy ids of the first rows; the reference's begin with the start token. */
+static void check_generation(const struct reference *r, char *model, const char *key, int64_t least)
+{
+    int64_t count, equal = 0;
+    char length[32];
+    snprintf(length, sizeof length, "%.0f", number(r->want, "max_source_length"));
+    assert_int_equal(RUN(r->out, r->log, NULL, (char[]){"generate"}, (char[]){"--model"}, model,
+                         (char[]){"--input"}, r->rows, (char[]){"--max-new-tokens"}, (char[]){"16"},
+                         (char[]){"--max-source-length"}, length),
+                     0);
+    struct sw_json **lines = read_lines(r->out, &count);
+    const struct sw_json *want = sw_json_get(r->want, key);
+    for (int64_t i = 0; i < sw_json_count(want); i++) {
+        const struct sw_json *a = sw_json_at(want, i), *b = sw_json_get(lines[i], "ids");
+        bool same = sw_json_count(a) == sw_json_count(b) + 1;
+        for (int64_t j = 0; same && j < sw_json_count(b); j++) {
+            int64_t x = -1, y = -2;
+            same = sw_json_to_integer(sw_json_at(a, j + 1), &x) &&
+                   sw_json_to_integer(sw_json_at(b, j), &y) && x == y;
+        }
+        equal += same;
+    }
+    if (equal < least)
+        fail_msg("%s: %lld generations equal, of %lld", key, (long long)equal,
+                 (long long)sw_json_count(want));
+    free_lines(lines, count);
+}
+
+static void check_case(const char *golden, const char *name)
+{
+    struct reference r = {.name = name, .directory = at(golden, name), .work = sw_test_scratch()};
+    char *expect = at(r.directory, "expect.json");
+    r.model = at(r.directory, "model");
+    r.rows = at(r.directory, "train.jsonl");
+    r.run = at(r.work, "run");
+    r.config = at(r.work, "job.yaml");
+    r.out = at(r.work, "out");
+    r.log = at(r.work, "log");
+    r.want = read_json(expect);
+    write_config(&r);
+    int status = RUN(r.out, r.log, NULL, (char[]){"train"}, r.config);
+    if (status != 0)
+        fail_msg("%s: train: %d: %s", name, status, read_text(r.log));
+    check_metrics(&r);
+    check_weights(&r);
+    check_evaluation(&r);
+    char *final = at(r.run, "final");
+    check_generation(&r, r.model, "greedy_ids_before", 6);
+    check_generation(&r, final, "greedy_ids_after", 5); /* one may differ where logits nearly tie */
+    sw_json_free(r.want);
+    char *owned[] = {expect, r.directory, r.model, r.rows, r.run, r.config, r.out, r.log, final};
+    for (size_t i = 0; i < sizeof owned / sizeof *owned; i++)
+        free(owned[i]);
+    sw_test_scratch_remove(r.work);
+}
+
+static void reference_cases_hold(void **state)
+{
+    (void)state;
+    const char *golden = sw_test_golden_dir();
+    if (golden == NULL)
+        skip();
+    check_case(golden, "t5v10-relu-tied");
+    check_case(golden, "t5v10-strong-decay");
+    check_case(golden, "t5v11-gated-untied");
+    check_case(golden, "t5v11-adamw-linear");
+}
+
+/* ---- stopping and resuming ---- */
+
+/* A run of the first reference case's model, cut short by --set or not. */
+static char *train_in(const char *golden, const char *work, const char *name, const char *steps,
+                      const char *resume, int want)
+{
+    char *model = at(golden, "t5v10-relu-tied/model");
+    char *rows = at(golden, "t5v10-relu-tied/train.jsonl");
+    char *run = at(work, name), *config = at(work, "resume.yaml"), *out = at(work, "out");
+    char *log = at(work, "log"), set[64];
+    struct sw_text text = {0};
+    sw_text_add(&text,
+                "model: {path: \"%s\"}\ndata: {train: \"%s\", max_source_length: 28, "
+                "max_target_length: 14}\ntrain: {global_batch: 8, micro_batch: 3, dropout: 0.1}\n"
+                "optimizer: {lr: 1e-3, schedule: constant}\ndevices: {kind: cpu}\n"
+                "output: {dir: \"%s\", save_every: 3, keep_last: 0}\n",
+                model, rows, run);
+    write_text(config, text.bytes);
+    snprintf(set, sizeof set, "train.steps=%s", steps);
+    int status = resume == NULL
+                     ? RUN(out, log, NULL, (char[]){"train"}, config, (char[]){"--set"}, set)
+                     : RUN(out, log, NULL, (char[]){"train"}, config, (char[]){"--set"}, set,
+                           (char[]){"--resume"}, (char[]){"auto"});
+    if (status != want)
+        fail_msg("train: %d: %s", status, read_text(log));
+    char *owned[] = {model, rows, config, out, log, text.bytes};
+    for (size_t i = 0; i < sizeof owned / sizeof *owned; i++)
+        free(owned[i]);
+    return run;
+}
+
+static void same_file(const char *a, const char *b, const char *name)
+{
+    struct sw_err err;
+    char *x = at(a, name), *y = at(b, name), *p, *q;
+    int64_t m, n;
+    sw_err_init(&err);
+    assert_ok(sw_file_read(x, TEXT_MAX, &p, &m, &err), &err);
+    assert_ok(sw_file_read(y, TEXT_MAX, &q, &n, &err), &err);
+    assert_int_equal(m, n);
+    assert_memory_equal(p, q, (size_t)m);
+    char *owned[] = {x, y, p, q};
+    for (size_t i = 0; i < sizeof owned / sizeof *owned; i++)
+        free(owned[i]);
+}
+
+/* With dropout, and saved in the middle of things: the same files, bit for bit. */
+static void a_resumed_run_ends_as_an_uninterrupted_one(void **state)
+{
+    (void)state;
+    const char *golden = sw_test_golden_dir();
+    if (golden == NULL)
+        skip();
+    char *work = sw_test_scratch();
+    char *whole = train_in(golden, work, "whole", "7", NULL, 0);
+    char *half = train_in(golden, work, "half", "6", NULL, 0);
+    /* Without --resume a directory that holds a run is refused. */
+    free(train_in(golden, work, "half", "7", NULL, 2));
+    char *checkpoint = at(half, "checkpoint-6"), *final = at(half, "final");
+    struct sw_err err;
+    sw_err_init(&err);
+    /* As if it had been stopped after step 3, with a line of metrics too many. */
+    assert_ok(sw_directory_remove(checkpoint, &err), &err);
+    assert_ok(sw_directory_remove(final, &err), &err);
+    free(train_in(golden, work, "half", "7", "auto", 0));
+    same_file(whole, half, "final/model.safetensors");
+    same_file(whole, half, "checkpoint-7/optimizer.safetensors");
+    same_file(whole, half, "checkpoint-7/state.json");
+    int64_t count;
+    char *metrics = at(half, "metrics.jsonl");
+    struct sw_json **lines = read_lines(metrics, &count);
+    assert_int_equal(count, 7);
+    for (int64_t i = 0; i < count; i++)
+        assert_true(number(lines[i], "step") == (double)(i + 1));
+    free_lines(lines, count);
+    char *owned[] = {whole, half, checkpoint, final, metrics};
+    for (size_t i = 0; i < sizeof owned / sizeof *owned; i++)
+        free(owned[i]);
+    sw_test_scratch_remove(work);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(reference_cases_hold),
+        cmocka_unit_test(a_resumed_run_ends_as_an_uninterrupted_one),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

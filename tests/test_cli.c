@@ -1,0 +1,133 @@
+/* The command line: help, refusals with their exit status, the manual page. */
+#include "tests/support.h"
+
+#include "cli/command.h"
+
+enum { TEXT_MAX = 1 << 20 };
+
+struct captured {
+    int status;
+    char *out, *log;
+};
+
+static char *slurp(const char *path)
+{
+    struct sw_err err;
+    char *text;
+    sw_err_init(&err);
+    assert_ok(sw_file_read(path, TEXT_MAX, &text, NULL, &err), &err);
+    return text;
+}
+
+/* Run the command line `argv` with its output caught. */
+static struct captured run(int argc, char **argv)
+{
+    char *work = sw_test_scratch();
+    char *out = sw_path_join(work, "out"), *log = sw_path_join(work, "log");
+    fflush(NULL);
+    int keep[2] = {dup(1), dup(2)};
+    assert_non_null(freopen(out, "w", stdout));
+    assert_non_null(freopen(log, "w", stderr));
+    struct captured captured = {.status = sw_main(argc, argv)};
+    fflush(NULL);
+    for (int i = 0; i < 2; i++) {
+        dup2(keep[i], i + 1);
+        close(keep[i]);
+    }
+    captured.out = slurp(out);
+    captured.log = slurp(log);
+    free(out);
+    free(log);
+    sw_test_scratch_remove(work);
+    return captured;
+}
+
+/* A command line of words, its status and what its output or log must hold. */
+static void expect(const char *words, int status, const char *part)
+{
+    char *argv[24] = {(char[]){"spillway"}}, *copy = strdup(words), *save = NULL;
+    int argc = 1;
+    for (char *word = strtok_r(copy, " ", &save); word != NULL; word = strtok_r(NULL, " ", &save))
+        argv[argc++] = word;
+    struct captured captured = run(argc, argv);
+    if (captured.status != status)
+        fail_msg("spillway %s: status %d: %s", words, captured.status, captured.log);
+    if (strstr(captured.out, part) == NULL && strstr(captured.log, part) == NULL)
+        fail_msg("spillway %s: \"%s\" is neither in \"%s\" nor in \"%s\"", words, part,
+                 captured.out, captured.log);
+    free(captured.out);
+    free(captured.log);
+    free(copy);
+}
+
+static void help_is_there(void **state)
+{
+    (void)state;
+    expect("--help", 0, "fine-tune a model");
+    expect("help", 0, "Exit status");
+    expect("--version", 0, PACKAGE_VERSION);
+    expect("help config", 0, "optimizer.max_grad_norm");
+    for (int i = 0; sw_commands[i] != NULL; i++) {
+        char words[64];
+        snprintf(words, sizeof words, "%s --help", sw_commands[i]->name);
+        expect(words, 0, "usage: spillway ");
+        snprintf(words, sizeof words, "help %s", sw_commands[i]->name);
+        expect(words, 0, sw_commands[i]->summary);
+    }
+}
+
+static void bad_usage_is_refused_by_name(void **state)
+{
+    (void)state;
+    expect("trian job.yaml", 2, "did you mean train?");
+    expect("train", 2, "train needs CONFIG.yaml");
+    expect("train a.yaml b.yaml", 2, "what is b.yaml for?");
+    expect("train a.yaml --resum auto", 2, "no option --resum; it has --resume");
+    expect("train a.yaml --resume", 2, "--resume needs a value");
+    expect("train a.yaml --resume auto --resume auto", 2, "given twice");
+    expect("train no-such.yaml", 2, "no-such.yaml");
+    expect("generate --model m", 2, "generate needs --input");
+    expect("generate --model m --input - --beams 0", 2, "--beams: 0 is not a whole number");
+    expect("generate --model no-such-model --input -", 2, "no-such-model");
+    expect("generate --model m --input - --set optimizer.lrr=1", 2, "nearest is optimizer.lr");
+    expect("plan no-such.yaml --json=1", 2, "--json takes no value");
+    expect("init --preset t5-tiny --tokenizer x --out no-such-dir", 2, "t5-small");
+    expect("init --tokenizer x --out no-such-dir", 2, "one of --preset and --config");
+    expect("inspect", 2, "inspect needs PATH");
+}
+
+/* Every command and every option of the tables is in the manual page. */
+static void the_manual_is_complete(void **state)
+{
+    (void)state;
+    char *manual = slurp(SW_SOURCE_DIRECTORY "/docs/spillway.1");
+    for (int i = 0; sw_commands[i] != NULL; i++) {
+        char part[64];
+        snprintf(part, sizeof part, "spillway %s", sw_commands[i]->name);
+        if (strstr(manual, part) == NULL)
+            fail_msg("the manual lacks %s", part);
+        for (int j = 0; sw_commands[i]->options[j].name != NULL; j++) {
+            const char *name = sw_commands[i]->options[j].name;
+            size_t used = 0; /* hyphens are escaped there */
+            for (size_t k = 0; name[k] != '\0' && used + 3 < sizeof part; k++) {
+                if (name[k] == '-')
+                    part[used++] = '\\';
+                part[used++] = name[k];
+            }
+            part[used] = '\0';
+            if (strstr(manual, part) == NULL)
+                fail_msg("the manual lacks --%s of %s", name, sw_commands[i]->name);
+        }
+    }
+    free(manual);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(help_is_there),
+        cmocka_unit_test(bad_usage_is_refused_by_name),
+        cmocka_unit_test(the_manual_is_complete),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

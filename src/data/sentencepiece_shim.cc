@@ -42,7 +42,7 @@ std::string reason(const sentencepiece::util::Status &status)
 }
 
 // Feeds the caller's texts to the trainer.
-class Texts : public sentencepiece::SentenceIterator
+class Texts final : public sentencepiece::SentenceIterator
 {
   public:
     explicit Texts(const struct sw_spm_training &training) : training_(training)

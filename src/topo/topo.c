@@ -339,6 +339,7 @@ void sw_topo_stage_order(const int *gpu_nodes, int count, int *out_order)
                 best_left = left;
             }
         }
+        sw_assert(best >= 0); /* fewer than `count` are taken */
         taken[best] = true;
         last = gpu_nodes[best];
         out_order[stage] = best;

@@ -93,3 +93,30 @@ sw_code sw_text_check(const struct sw_text *text, const char *what, struct sw_er
         return SW_FAIL(err, SW_E_MEMORY, "no memory for %s", what);
     return SW_OK;
 }
+
+int sw_text_distance(const char *a, const char *b)
+{
+    enum { COMPARED = 64 };
+    int rows[3][COMPARED + 1] = {{0}};
+    int *before = rows[0], *last = rows[1], *now = rows[2];
+    int m = (int)strnlen(a, COMPARED), n = (int)strnlen(b, COMPARED);
+    for (int j = 0; j <= n; j++)
+        last[j] = j;
+    for (int i = 1; i <= m; i++) {
+        now[0] = i;
+        for (int j = 1; j <= n; j++) {
+            int best = last[j - 1] + (a[i - 1] != b[j - 1]);
+            best = best < last[j] + 1 ? best : last[j] + 1;
+            best = best < now[j - 1] + 1 ? best : now[j - 1] + 1;
+            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] &&
+                before[j - 2] + 1 < best)
+                best = before[j - 2] + 1;
+            now[j] = best;
+        }
+        int *recycled = before;
+        before = last;
+        last = now;
+        now = recycled;
+    }
+    return last[n];
+}

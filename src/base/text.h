@@ -23,6 +23,9 @@ void sw_text_add_json_string(struct sw_text *text, const char *string);
 /* A number as JSON: the shortest decimal that reads back as the same double; null when it is not
  * finite. */
 void sw_text_add_json_double(struct sw_text *text, double value);
+/* Letters to insert, remove, change or swap with their neighbour to make `b` of `a`: how far a
+ * mistyped word is off. Of longer words the first 64 bytes count. */
+int sw_text_distance(const char *a, const char *b);
 /* SW_E_MEMORY naming `what` when an allocation failed on the way. */
 sw_code sw_text_check(const struct sw_text *text, const char *what,
                       struct sw_err *err) SW_WARN_UNUSED;

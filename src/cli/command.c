@@ -115,7 +115,7 @@ static void print_help(void)
         "75 stopped early with a checkpoint (start again with --resume auto).\n");
 }
 
-static int help(const char *topic)
+static int help(const char *topic, const char *form)
 {
     if (topic == NULL) {
         print_help();
@@ -123,7 +123,10 @@ static int help(const char *topic)
     }
     if (strcmp(topic, "config") == 0) {
         struct sw_text text = {0};
-        sw_config_help(&text);
+        if (form != NULL && strcmp(form, "--markdown") == 0)
+            sw_config_help_markdown(&text);
+        else
+            sw_config_help(&text);
         fputs(text.bytes != NULL ? text.bytes : "", stdout);
         free(text.bytes);
         return 0;
@@ -249,9 +252,9 @@ int sw_main(int argc, char **argv)
         return 2;
     }
     if (strcmp(name, "help") == 0)
-        return help(argc > 2 ? argv[2] : NULL);
+        return help(argc > 2 ? argv[2] : NULL, argc > 3 ? argv[3] : NULL);
     if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0)
-        return help(NULL);
+        return help(NULL, NULL);
     if (strcmp(name, "--version") == 0) {
         printf("spillway %s\n", PACKAGE_VERSION);
         return 0;

@@ -48,45 +48,37 @@ sw_code sw_config_init(struct sw_config *config, struct sw_err *err)
     return code;
 }
 
-/* Levenshtein's distance, for short strings. */
-static int distance(const char *a, const char *b)
-{
-    enum { LONGEST = 64 };
-    int row[LONGEST + 1];
-    size_t columns = strlen(b);
-    if (columns > LONGEST)
-        return LONGEST;
-    for (size_t j = 0; j <= columns; j++)
-        row[j] = (int)j;
-    for (size_t i = 1; a[i - 1] != '\0'; i++) {
-        int diagonal = row[0];
-        row[0] = (int)i;
-        for (size_t j = 1; j <= columns; j++) {
-            int replace = diagonal + (a[i - 1] != b[j - 1]);
-            diagonal = row[j];
-            int shorter = row[j] < row[j - 1] ? row[j] : row[j - 1];
-            row[j] = replace < shorter + 1 ? replace : shorter + 1;
-        }
-    }
-    return row[columns];
-}
-
 /* How far a mistyped key is from a valid one: as a whole, or by its last part alone when that is
  * closer (the right name in the wrong section). */
 static int key_distance(const char *key, const char *valid)
 {
     const char *name = strrchr(key, '.'), *valid_name = strrchr(valid, '.');
-    int whole = distance(key, valid);
-    int part = distance(name != NULL ? name + 1 : key, valid_name + 1) + 1;
+    int whole = sw_text_distance(key, valid);
+    int part = sw_text_distance(name != NULL ? name + 1 : key, valid_name + 1) + 1;
     return part < whole ? part : whole;
+}
+
+static int section_distance(const char *name, int index)
+{
+    char section[64];
+    const char *key = sw_options[index].key;
+    snprintf(section, sizeof section, "%.*s", (int)strcspn(key, "."), key);
+    return sw_text_distance(name, section);
 }
 
 sw_code sw_option_unknown(const char *key, const char *where, struct sw_err *err)
 {
-    int best = 0;
+    int best = 0, section = 0;
     for (int i = 1; i < sw_option_count; i++)
         if (key_distance(key, sw_options[i].key) < key_distance(key, sw_options[best].key))
             best = i;
+    for (int i = 1; i < sw_option_count; i++)
+        if (section_distance(key, i) < section_distance(key, section))
+            section = i;
+    if (strchr(key, '.') == NULL &&
+        section_distance(key, section) < key_distance(key, sw_options[best].key))
+        return SW_FAIL(err, SW_E_USAGE, "%s: there is no section %s; the nearest is %.*s", where,
+                       key, (int)strcspn(sw_options[section].key, "."), sw_options[section].key);
     return SW_FAIL(err, SW_E_USAGE,
                    "%s: there is no key %s; the nearest is %s (spillway help config lists all)",
                    where, key, sw_options[best].key);
@@ -116,73 +108,194 @@ sw_code sw_config_require(const struct sw_config *config, const char *key, struc
     sw_assert(index >= 0);
     if (is_set(config, index))
         return SW_OK;
-    return SW_FAIL(err, SW_E_USAGE, "%s is not set (%s)", key, sw_options[index].help);
+    return SW_FAIL(err, SW_E_USAGE, "%s%s%s is not set (%s)",
+                   config->path != NULL ? config->path : "", config->path != NULL ? ": " : "", key,
+                   sw_options[index].help);
+}
+
+/* The key that `text` begins with, or -1. */
+static int key_at(const char *text)
+{
+    for (int i = 0; i < sw_option_count; i++) {
+        size_t bytes = strlen(sw_options[i].key);
+        char after = strncmp(text, sw_options[i].key, bytes) == 0 ? text[bytes] : 'x';
+        if (!(after == '_' || (after >= 'a' && after <= 'z')))
+            return i;
+    }
+    return -1;
+}
+
+sw_code sw_config_locate(const struct sw_config *config, struct sw_err *err)
+{
+    if (err == NULL || err->code != SW_E_USAGE)
+        return err != NULL ? err->code : SW_E_USAGE;
+    for (const char *at = err->text; *at != '\0'; at += strcspn(at, " "), at += *at == ' ') {
+        int index = key_at(at);
+        if (index < 0 || !config->given[index])
+            continue;
+        struct sw_err before = *err;
+        if (config->lines[index] > 0)
+            snprintf(err->text, sizeof err->text, "%.200s:%d: %.1700s", config->path,
+                     (int)config->lines[index], before.text);
+        else
+            snprintf(err->text, sizeof err->text, "--set: %.1900s", before.text);
+        break;
+    }
+    return err->code;
+}
+
+static sw_code check_train(const struct sw_config *c, struct sw_err *err)
+{
+    long long rows = (long long)c->train.global_batch, replicas = (long long)c->parallel.data;
+    if (c->train.steps > 0 && sw_config_given(c, "train.epochs"))
+        return SW_FAIL(err, SW_E_USAGE,
+                       "train.steps and train.epochs are both set; keep one of them");
+    if (rows < replicas)
+        return SW_FAIL(err, SW_E_USAGE, "parallel.data (%lld) exceeds train.global_batch (%lld)",
+                       replicas, rows);
+    if (c->train.micro_batch > rows / replicas)
+        return SW_FAIL(err, SW_E_USAGE,
+                       "train.micro_batch (%lld) exceeds the rows that a replica has of "
+                       "train.global_batch (%lld)",
+                       (long long)c->train.micro_batch, rows / replicas);
+    if (c->train.dropout < 0 && c->train.dropout > -1)
+        return SW_FAIL(err, SW_E_USAGE, "train.dropout: %g is no probability (-1: the model's own)",
+                       c->train.dropout);
+    if (c->train.steps > 0 && c->optimizer.warmup_steps > c->train.steps)
+        return SW_FAIL(err, SW_E_USAGE, "optimizer.warmup_steps (%lld) exceeds train.steps (%lld)",
+                       (long long)c->optimizer.warmup_steps, (long long)c->train.steps);
+    if (c->output.eval_every > 0 && !is_set(c, sw_config_find("data.eval")))
+        return SW_FAIL(err, SW_E_USAGE, "output.eval_every is set, data.eval is not");
+    return SW_OK;
+}
+
+static sw_code check_numbers(const struct sw_config *c, struct sw_err *err)
+{
+    bool elsewhere =
+        c->offload.optimizer == SW_CFG_HOME_HOST || c->offload.optimizer == SW_CFG_HOME_NVME;
+    if (c->precision.compute == SW_CFG_FP16)
+        return SW_FAIL(err, SW_E_USAGE,
+                       "precision.compute: fp16 is not supported; use bf16 or fp32");
+    if (c->precision.compute == SW_CFG_BF16 && c->devices.kind == SW_CFG_CPU)
+        return SW_FAIL(
+            err, SW_E_USAGE,
+            "precision.compute: bf16 needs devices.kind: cuda; the cpu computes in fp32");
+    if (c->optimizer.where == SW_CFG_WHERE_DEVICE && elsewhere)
+        return SW_FAIL(err, SW_E_USAGE,
+                       "optimizer.where: device steps what lives there, offload.optimizer is not "
+                       "device; use optimizer.where: stream");
+    if (c->optimizer.where == SW_CFG_WHERE_HOST && c->offload.optimizer == SW_CFG_HOME_DEVICE)
+        return SW_FAIL(err, SW_E_USAGE,
+                       "optimizer.where: host steps what the host holds, offload.optimizer is "
+                       "device");
+    return SW_OK;
+}
+
+static sw_code check_ranks(const struct sw_config *c, struct sw_err *err)
+{
+    long long ranks = (long long)(c->parallel.pipeline * c->parallel.data);
+    if (c->devices.count > 0 && c->devices.count != ranks)
+        return SW_FAIL(err, SW_E_USAGE,
+                       "devices.count is %lld, parallel.pipeline x parallel.data is %lld",
+                       (long long)c->devices.count, ranks);
+    if (c->devices.list.count > 0 && c->devices.list.count != ranks)
+        return SW_FAIL(err, SW_E_USAGE,
+                       "devices.list names %lld devices, parallel.pipeline x parallel.data is %lld",
+                       (long long)c->devices.list.count, ranks);
+    if (c->parallel.zero >= 2 && c->parallel.pipeline > 1 &&
+        (c->parallel.schedule == SW_CFG_1F1B || c->parallel.schedule == SW_CFG_GPIPE))
+        return SW_FAIL(err, SW_E_USAGE,
+                       "parallel.zero: %lld with several stages needs parallel.schedule: layered, "
+                       "where a block's gradient is complete when the block is left",
+                       (long long)c->parallel.zero);
+    return SW_OK;
+}
+
+static sw_code check_spill(const struct sw_config *c, struct sw_err *err)
+{
+    const struct {
+        const char *key;
+        bool spills;
+    } keys[] = {
+        {"offload.params: nvme", c->offload.params == SW_CFG_HOME_NVME},
+        {"offload.optimizer: nvme", c->offload.optimizer == SW_CFG_HOME_NVME},
+        {"offload.grads: nvme", c->offload.grads == SW_CFG_HOME_NVME},
+        {"offload.activations: nvme", c->offload.activations == SW_CFG_HOME_NVME},
+        {"offload.nvme_capacity", c->offload.nvme_capacity_bytes > 0},
+    };
+    const struct sw_strings *nvme = &c->offload.nvme;
+    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
+        if (keys[i].spills && nvme->count == 0)
+            return SW_FAIL(err, SW_E_USAGE, "%s needs offload.nvme: [DIRECTORY]", keys[i].key);
+    for (int64_t i = 0; i < nvme->count; i++)
+        for (int64_t j = 0; j < i; j++)
+            if (strcmp(nvme->items[i], nvme->items[j]) == 0)
+                return SW_FAIL(err, SW_E_USAGE, "offload.nvme has %s twice", nvme->items[i]);
+    return SW_OK;
 }
 
 sw_code sw_config_check(const struct sw_config *config, struct sw_err *err)
 {
-    if (config->train.steps > 0 && sw_config_given(config, "train.epochs"))
-        return SW_FAIL(err, SW_E_USAGE,
-                       "train.steps and train.epochs are both set; keep one of them");
-    if (config->train.micro_batch > config->train.global_batch)
-        return SW_FAIL(err, SW_E_USAGE,
-                       "train.micro_batch (%lld) exceeds train.global_batch (%lld)",
-                       (long long)config->train.micro_batch, (long long)config->train.global_batch);
-    if (config->train.dropout < 0 && config->train.dropout != -1)
-        return SW_FAIL(err, SW_E_USAGE, "train.dropout: %g is no probability (-1: the model's own)",
-                       config->train.dropout);
-    if (config->precision.compute == SW_CFG_FP16)
-        return SW_FAIL(err, SW_E_USAGE,
-                       "precision.compute: fp16 is not supported; use bf16 or fp32");
-    if (config->precision.compute == SW_CFG_BF16 && config->devices.kind == SW_CFG_CPU)
-        return SW_FAIL(
-            err, SW_E_USAGE,
-            "precision.compute: bf16 needs devices.kind: cuda; the cpu computes in fp32");
-    if (config->output.eval_every > 0 && config->data.eval[0] == '\0')
-        return SW_FAIL(err, SW_E_USAGE, "output.eval_every is set, data.eval is not");
-    bool nvme = config->offload.params == SW_CFG_HOME_NVME ||
-                config->offload.optimizer == SW_CFG_HOME_NVME ||
-                config->offload.grads == SW_CFG_HOME_NVME ||
-                config->offload.activations == SW_CFG_HOME_NVME;
-    if (nvme && config->offload.nvme.count == 0)
-        return SW_FAIL(err, SW_E_USAGE,
-                       "something is to live on nvme, but offload.nvme names no directory");
-    int64_t ranks = config->parallel.pipeline * config->parallel.data;
-    if (config->devices.count > 0 && config->devices.count != ranks)
-        return SW_FAIL(err, SW_E_USAGE,
-                       "devices.count is %lld, parallel.pipeline x parallel.data is %lld",
-                       (long long)config->devices.count, (long long)ranks);
-    return SW_OK;
+    sw_code code = check_train(config, err);
+    if (code == SW_OK)
+        code = check_numbers(config, err);
+    if (code == SW_OK)
+        code = check_ranks(config, err);
+    if (code == SW_OK)
+        code = check_spill(config, err);
+    return code == SW_OK ? SW_OK : sw_config_locate(config, err);
+}
+
+/* Bytes of the section's name when a section begins with option `index`, else 0. */
+static size_t begins_section(int index)
+{
+    const char *key = sw_options[index].key;
+    size_t bytes = strcspn(key, ".") + 1;
+    return index == 0 || strncmp(key, sw_options[index - 1].key, bytes) != 0 ? bytes - 1 : 0;
 }
 
 void sw_config_dump(const struct sw_config *config, struct sw_text *out)
 {
-    size_t section = 0;
     for (int i = 0; i < sw_option_count; i++) {
         const char *key = sw_options[i].key;
-        size_t prefix = strcspn(key, ".");
-        if (i == 0 || section != prefix || strncmp(key, sw_options[i - 1].key, prefix) != 0)
-            sw_text_add(out, "%.*s:\n", (int)prefix, key);
-        section = prefix;
-        sw_text_add(out, "  %s: ", key + prefix + 1);
+        if (begins_section(i) > 0)
+            sw_text_add(out, "%.*s:\n", (int)begins_section(i), key);
+        sw_text_add(out, "  %s%s: ", config->given[i] ? "" : "# ", strchr(key, '.') + 1);
         sw_option_print(config, i, out);
         sw_text_add(out, "\n");
     }
 }
 
+static const char *initial_text(int index)
+{
+    const char *initial = sw_options[index].initial;
+    return initial != NULL && initial[0] != '\0' ? initial : "none";
+}
+
 void sw_config_help(struct sw_text *out)
 {
-    static const char *const types[] = {"text",   "true or false",  "number", "size",
-                                        "number", "two numbers",    "time",   "",
-                                        "list",   "list of numbers"};
+    sw_text_add(out,
+                "In YAML a section holds its keys; any key can be given as --set KEY=VALUE.\n");
     for (int i = 0; i < sw_option_count; i++) {
-        const struct sw_option *option = &sw_options[i];
-        sw_text_add(out, "%-24s %s\n", option->key, option->help);
-        sw_text_add(out, "%-24s   %s; default: %s\n", "",
-                    option->choices != NULL ? option->choices : types[option->type],
-                    option->initial == NULL      ? "none"
-                    : option->initial[0] == '\0' ? "none"
-                                                 : option->initial);
+        if (begins_section(i) > 0)
+            sw_text_add(out, "\n");
+        sw_text_add(out, "%-26s %s\n%-26s   ", sw_options[i].key, sw_options[i].help, "");
+        sw_option_describe(&sw_options[i], out);
+        sw_text_add(out, "; default: %s\n", initial_text(i));
+    }
+}
+
+void sw_config_help_markdown(struct sw_text *out)
+{
+    for (int i = 0; i < sw_option_count; i++) {
+        const char *key = sw_options[i].key;
+        if (begins_section(i) > 0)
+            sw_text_add(out,
+                        "\n## %.*s\n\n| key | takes | default | |\n| --- | --- | --- | --- |\n",
+                        (int)begins_section(i), key);
+        sw_text_add(out, "| `%s` | ", key);
+        sw_option_describe(&sw_options[i], out);
+        sw_text_add(out, " | %s | %s |\n", initial_text(i), sw_options[i].help);
     }
 }
 

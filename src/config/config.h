@@ -107,7 +107,10 @@ struct sw_config {
         double max_time_seconds; /* 0: none */
         bool overlap;
     } run;
-    bool given[SW_CONFIG_KEYS_MAX]; /* by position in the table: set by a file or --set */
+    /* By position in the table: set by a file or --set; the line it stands in, 0 for --set. */
+    bool given[SW_CONFIG_KEYS_MAX];
+    int32_t lines[SW_CONFIG_KEYS_MAX];
+    char *path; /* of the file read; owned, NULL: none */
 };
 
 /* All defaults. End with sw_config_deinit(). */
@@ -130,10 +133,18 @@ sw_code sw_config_require(const struct sw_config *config, const char *key,
 /* Was the key set by a file or --set? */
 bool sw_config_given(const struct sw_config *config, const char *key);
 
-/* All keys and their values as YAML, which reads back as the same configuration. */
+/* Begin the message of a refusal that names keys with where the first of them that was set stands
+ * ("job.yaml:7: optimizer.lr ..."); for failures found behind sw_config_check(). Returns err->code.
+ */
+sw_code sw_config_locate(const struct sw_config *config, struct sw_err *err);
+
+/* All keys and their values as YAML, which reads back as the same configuration: what was not set
+ * stands there as a comment. */
 void sw_config_dump(const struct sw_config *config, struct sw_text *out);
 /* Every key with type, default and help, for the terminal. */
 void sw_config_help(struct sw_text *out);
+/* The same as the tables of docs/CONFIG.md. */
+void sw_config_help_markdown(struct sw_text *out);
 /* Position of a key in the table, or -1; names by position. */
 int sw_config_find(const char *key);
 int sw_config_count(void);

@@ -5,13 +5,14 @@
 #include <stdint.h>
 
 #define AT(member) offsetof(struct sw_config, member)
+#define FLOATS "auto fp32|float32 bf16|bfloat16 fp16|float16"
 #define MANY 9007199254740992.0 /* 2^53 */
 
 const struct sw_option sw_options[] = {
     {"model.path", SW_OPTION_STRING, AT(model.path), NULL, NULL, 0, 0,
      "HuggingFace model directory: config.json, weights, spiece.model"},
     {"model.random_init", SW_OPTION_BOOL, AT(model.random_init), "false", NULL, 0, 0,
-     "start from random weights; model.path needs none"},
+     "start from random weights; model.path needs none of its own"},
 
     {"data.train", SW_OPTION_STRING, AT(data.train), NULL, NULL, 0, 0,
      "training rows: .jsonl, .tsv or .csv"},
@@ -78,12 +79,13 @@ const struct sw_option sw_options[] = {
     {"optimizer.where", SW_OPTION_CHOICE, AT(optimizer.where), "auto", "auto host device stream", 0,
      0, "where units are stepped"},
 
-    {"precision.compute", SW_OPTION_CHOICE, AT(precision.compute), "auto", "auto fp32 bf16 fp16", 0,
-     0, "type of weights and activations in blocks; auto: bf16 on cuda, fp32 on cpu"},
-    {"precision.moments", SW_OPTION_CHOICE, AT(precision.moments), "fp32", "auto fp32 bf16", 0, 0,
+    {"precision.compute", SW_OPTION_CHOICE, AT(precision.compute), "auto", FLOATS, 0, 0,
+     "type of weights and activations in blocks; auto: bf16 on cuda, fp32 on cpu"},
+    {"precision.moments", SW_OPTION_CHOICE, AT(precision.moments), "fp32",
+     "auto fp32|float32 bf16|bfloat16", 0, 0,
      "type of AdamW's moments; bf16 with stochastic rounding"},
-    {"precision.grads", SW_OPTION_CHOICE, AT(precision.grads), "fp32", "auto fp32 bf16", 0, 0,
-     "type of held gradients"},
+    {"precision.grads", SW_OPTION_CHOICE, AT(precision.grads), "fp32",
+     "auto fp32|float32 bf16|bfloat16", 0, 0, "type of held gradients"},
     {"precision.master", SW_OPTION_CHOICE, AT(precision.master), "fp32", "fp32 split", 0, 0,
      "master weights: fp32, or split into the bf16 weight and 16 low bits (same result)"},
 
@@ -100,7 +102,8 @@ const struct sw_option sw_options[] = {
 
     {"parallel.pipeline", SW_OPTION_INTEGER, AT(parallel.pipeline), "1", NULL, 1, 64,
      "pipeline stages"},
-    {"parallel.data", SW_OPTION_INTEGER, AT(parallel.data), "1", NULL, 1, 64, "replicas"},
+    {"parallel.data", SW_OPTION_INTEGER, AT(parallel.data), "1", NULL, 1, 64,
+     "replicas, each with rows of its own"},
     {"parallel.zero", SW_OPTION_INTEGER, AT(parallel.zero), "0", NULL, 0, 3,
      "ZeRO stage within the replicas"},
     {"parallel.schedule", SW_OPTION_CHOICE, AT(parallel.schedule), "auto",
@@ -134,7 +137,7 @@ const struct sw_option sw_options[] = {
      "run directory: metrics.jsonl, checkpoint-N, final"},
     {"output.final", SW_OPTION_BOOL, AT(output.final), "true", NULL, 0, 0,
      "write output.dir/final at the end"},
-    {"output.dtype", SW_OPTION_CHOICE, AT(output.dtype), "fp32", "auto fp32 bf16 fp16", 0, 0,
+    {"output.dtype", SW_OPTION_CHOICE, AT(output.dtype), "fp32", FLOATS, 0, 0,
      "type of the weights in final"},
     {"output.save_every", SW_OPTION_INTEGER, AT(output.save_every), "0", NULL, 0, MANY,
      "steps between checkpoints; 0: only when stopped early"},

@@ -24,7 +24,7 @@ struct sw_option {
     enum sw_option_type type;
     size_t offset;       /* in struct sw_config */
     const char *initial; /* default, as one would write it; NULL: none, must be given */
-    const char *choices; /* "auto on off"; NULL unless SW_OPTION_CHOICE */
+    const char *choices; /* "auto on off"; a|b: two spellings. NULL unless SW_OPTION_CHOICE */
     double least, most;  /* of numbers, inclusive */
     const char *help;
 };
@@ -32,16 +32,20 @@ struct sw_option {
 extern const struct sw_option sw_options[];
 extern const int sw_option_count;
 
-/* Where a value comes from, for messages: "job.yaml:12" or "--set". */
+/* Where a value comes from. */
 struct sw_option_source {
-    const char *text;
-    bool quoted; /* the scalar stood in quotes: not a number */
+    const char *text; /* for messages: "job.yaml:12" or "--set" */
+    int32_t line;     /* 0: --set */
+    bool quoted;      /* a scalar stood in quotes: not a number */
+    bool verbatim;    /* from the command line, where strings need no quotes */
 };
 
 /* Set an option from scalars: one, or for lists any number. */
 sw_code sw_option_assign(struct sw_config *config, int index, const char *const *values,
                          int64_t count, bool is_list, const struct sw_option_source *source,
                          struct sw_err *err) SW_WARN_UNUSED;
+/* What it takes, in words: "a whole number from 1", "auto, on or off". */
+void sw_option_describe(const struct sw_option *option, struct sw_text *out);
 /* The value as YAML. */
 void sw_option_print(const struct sw_config *config, int index, struct sw_text *out);
 /* Refuse an unknown key, naming the nearest one. */

@@ -29,95 +29,107 @@ static sw_code check_range(const struct sw_option *option, double number, const 
 {
     if (number >= option->least && number <= option->most)
         return SW_OK;
-    return SW_FAIL(err, SW_E_USAGE, "%s: %s: %s is out of range; from %g to %g", source->text,
+    return SW_FAIL(err, SW_E_USAGE, "%s: %s: %s is out of range; from %.15g to %.16g", source->text,
                    option->key, value, option->least, option->most);
 }
 
+/* A number as YAML writes it: 3, -.5, 1e-3; no hexadecimal, infinity or NaN. */
 static bool parse_real(const char *text, double *out)
 {
-    char *end;
-    if (*text == '\0' || strpbrk(text, " \t\n") != NULL)
+    const char *at = text + (*text == '-' || *text == '+');
+    size_t whole = strspn(at, "0123456789"), fraction = 0, exponent = 1;
+    at += whole;
+    if (*at == '.') {
+        fraction = strspn(at + 1, "0123456789");
+        at += 1 + fraction;
+    }
+    if (*at == 'e' || *at == 'E') {
+        at += 1 + (at[1] == '-' || at[1] == '+');
+        exponent = strspn(at, "0123456789");
+        at += exponent;
+    }
+    if (whole + fraction == 0 || exponent == 0 || *at != '\0')
         return false;
-    errno = 0;
-    *out = strtod(text, &end);
-    return *end == '\0' && isfinite(*out);
+    *out = strtod(text, NULL);
+    return isfinite(*out);
 }
 
 static bool parse_integer(const char *text, int64_t *out)
 {
-    char *end;
-    if (*text == '\0' || strpbrk(text, " \t\n") != NULL)
+    const char *digits = text + (*text == '-' || *text == '+');
+    if (*digits == '\0' || digits[strspn(digits, "0123456789")] != '\0')
         return false;
     errno = 0;
-    *out = strtoll(text, &end, 10);
-    return *end == '\0' && errno == 0;
+    *out = strtoll(text, NULL, 10);
+    return errno == 0;
 }
 
-/* 4096, 22.5GiB, 512 MiB */
+/* 4096, 22.5GiB, 512 MiB: whole bytes, at most 2^53. */
 static bool parse_size(const char *text, int64_t *out)
 {
     static const char *const units[] = {"", "KiB", "MiB", "GiB", "TiB"};
-    char *end;
-    if (!(*text >= '0' && *text <= '9'))
+    char digits[40];
+    double number;
+    size_t used = strspn(text, "0123456789.");
+    if (used >= sizeof digits)
         return false;
-    double number = strtod(text, &end);
-    while (*end == ' ')
-        end++;
-    for (int i = 0; i < 5; i++)
-        if (strcmp(end, units[i]) == 0) {
-            double bytes = ldexp(number, 10 * i);
-            if (bytes > 9007199254740992.0 || bytes != floor(bytes))
-                return false;
-            *out = (int64_t)bytes;
-            return true;
-        }
+    memcpy(digits, text, used);
+    digits[used] = '\0';
+    const char *unit = text + used + (text[used] == ' ');
+    for (int i = 0; i < 5; i++) {
+        if (strcmp(unit, units[i]) != 0)
+            continue;
+        double bytes = parse_real(digits, &number) ? ldexp(number, 10 * i) : 0.5;
+        if (bytes > 9007199254740992.0 || bytes > floor(bytes))
+            return false;
+        *out = (int64_t)bytes;
+        return true;
+    }
     return false;
 }
 
-/* 90, 90s, 15m, 8h30m, 2d */
+/* 90, 90s, 15m, 8h30m, 2d: falling units, each once; without a unit, seconds. */
 static bool parse_duration(const char *text, double *out)
 {
+    static const char units[] = "dhms";
+    static const double unit_seconds[] = {86400, 3600, 60, 1};
     double seconds = 0;
+    int next = 0;
+    if (*text >= '0' && *text <= '9' && parse_real(text, out))
+        return true;
     if (*text == '\0')
         return false;
     while (*text != '\0') {
-        char *end;
-        if (!(*text >= '0' && *text <= '9'))
+        char digits[24];
+        int64_t count;
+        size_t used = strspn(text, "0123456789");
+        const char *unit = text[used] != '\0' ? strchr(units + next, text[used]) : NULL;
+        if (unit == NULL || used >= sizeof digits)
             return false;
-        double number = strtod(text, &end);
-        switch (*end) {
-        case 'd':
-            number *= 86400;
-            break;
-        case 'h':
-            number *= 3600;
-            break;
-        case 'm':
-            number *= 60;
-            break;
-        case 's':
-        case '\0':
-            break;
-        default:
+        memcpy(digits, text, used);
+        digits[used] = '\0';
+        if (!parse_integer(digits, &count))
             return false;
-        }
-        seconds += number;
-        text = *end == '\0' ? end : end + 1;
+        next = (int)(unit - units) + 1;
+        seconds += (double)count * unit_seconds[next - 1];
+        text += used + 1;
     }
     *out = seconds;
     return true;
 }
 
-/* Position of `value` among space-separated names, or -1. */
+/* Position of `value` among the space-separated choices, or -1. */
 static int find_choice(const char *choices, const char *value)
 {
     size_t bytes = strlen(value);
-    for (int index = 0; *choices != '\0'; index++) {
-        size_t name = strcspn(choices, " ");
+    int index = 0;
+    while (*choices != '\0') {
+        size_t name = strcspn(choices, " |");
         if (name == bytes && memcmp(choices, value, bytes) == 0)
             return index;
         choices += name;
-        choices += *choices == ' ';
+        index += *choices == ' ';
+        choices += *choices != '\0';
     }
     return -1;
 }
@@ -126,9 +138,13 @@ static sw_code assign_choice(int *to, const struct sw_option *option, const char
                              const struct sw_option_source *source, struct sw_err *err)
 {
     int choice = find_choice(option->choices, value);
-    if (choice < 0)
-        return SW_FAIL(err, SW_E_USAGE, "%s: %s: %s is not one of: %s", source->text, option->key,
-                       value, option->choices);
+    if (choice < 0) {
+        struct sw_text wanted = {0};
+        sw_option_describe(option, &wanted);
+        (void)refuse(option, value, source, wanted.bytes != NULL ? wanted.bytes : "a choice", err);
+        free(wanted.bytes);
+        return err != NULL ? err->code : SW_E_USAGE;
+    }
     *to = choice;
     return SW_OK;
 }
@@ -168,8 +184,21 @@ static sw_code assign_number(void *to, const struct sw_option *option, const cha
     return code;
 }
 
-static sw_code assign_string(char **to, const char *value, struct sw_err *err)
+/* What YAML takes for a number, a truth value or nothing is no string, unless it is quoted or comes
+ * from the command line. */
+static bool is_string(const char *value, const struct sw_option_source *source)
 {
+    double number;
+    return source->quoted || source->verbatim ||
+           !(parse_real(value, &number) || strcmp(value, "true") == 0 ||
+             strcmp(value, "false") == 0 || strcmp(value, "null") == 0 || strcmp(value, "~") == 0);
+}
+
+static sw_code assign_string(char **to, const struct sw_option *option, const char *value,
+                             const struct sw_option_source *source, struct sw_err *err)
+{
+    if (!is_string(value, source))
+        return refuse(option, value, source, "text (put it in quotes if it is)", err);
     char *copy = sw_strdup(value);
     if (copy == NULL)
         return SW_FAIL(err, SW_E_MEMORY, "no memory for the configuration");
@@ -186,9 +215,13 @@ static void free_strings(struct sw_strings *strings)
     *strings = (struct sw_strings){0};
 }
 
-static sw_code assign_strings(struct sw_strings *to, const char *const *values, int64_t count,
-                              struct sw_err *err)
+static sw_code assign_strings(struct sw_strings *to, const struct sw_option *option,
+                              const char *const *values, int64_t count,
+                              const struct sw_option_source *source, struct sw_err *err)
 {
+    for (int64_t i = 0; i < count; i++)
+        if (values[i][0] == '\0' || !is_string(values[i], source))
+            return refuse(option, values[i], source, "text (put it in quotes if it is)", err);
     struct sw_strings list = {.items = sw_calloc(count + 1, sizeof(char *))};
     for (; list.items != NULL && list.count < count; list.count++)
         if ((list.items[list.count] = sw_strdup(values[list.count])) == NULL)
@@ -207,7 +240,7 @@ static sw_code assign_list(struct sw_config *config, const struct sw_option *opt
                            const struct sw_option_source *source, struct sw_err *err)
 {
     if (option->type == SW_OPTION_STRINGS)
-        return assign_strings(member(config, option), values, count, err);
+        return assign_strings(member(config, option), option, values, count, source, err);
     if (option->type == SW_OPTION_PAIR) {
         const struct sw_option one = {.key = option->key,
                                       .type = SW_OPTION_REAL,
@@ -246,9 +279,8 @@ static bool takes_list(enum sw_option_type type)
     return type == SW_OPTION_STRINGS || type == SW_OPTION_INTEGERS || type == SW_OPTION_PAIR;
 }
 
-sw_code sw_option_assign(struct sw_config *config, int index, const char *const *values,
-                         int64_t count, bool is_list, const struct sw_option_source *source,
-                         struct sw_err *err)
+static sw_code assign(struct sw_config *config, int index, const char *const *values, int64_t count,
+                      bool is_list, const struct sw_option_source *source, struct sw_err *err)
 {
     const struct sw_option *option = &sw_options[index];
     void *to = member(config, option);
@@ -263,18 +295,67 @@ sw_code sw_option_assign(struct sw_config *config, int index, const char *const 
     const char *value = values[0];
     switch (option->type) {
     case SW_OPTION_STRING:
-        return assign_string(to, value, err);
+        return assign_string(to, option, value, source, err);
     case SW_OPTION_BOOL:
         if (source->quoted || (strcmp(value, "true") != 0 && strcmp(value, "false") != 0))
             return refuse(option, value, source, "true or false", err);
         *(bool *)to = value[0] == 't';
         return SW_OK;
     case SW_OPTION_CHOICE:
-        /* YAML's other spellings of what "on" and "off" are written as in files. */
         return assign_choice(to, option, value, source, err);
     default:
         return assign_number(to, option, value, source, err);
     }
+}
+
+sw_code sw_option_assign(struct sw_config *config, int index, const char *const *values,
+                         int64_t count, bool is_list, const struct sw_option_source *source,
+                         struct sw_err *err)
+{
+    sw_code code = assign(config, index, values, count, is_list, source, err);
+    if (code == SW_OK) {
+        config->given[index] = true;
+        config->lines[index] = source->line;
+    }
+    return code;
+}
+
+void sw_option_describe(const struct sw_option *option, struct sw_text *out)
+{
+    static const char *const types[] = {
+        [SW_OPTION_STRING] = "text",
+        [SW_OPTION_BOOL] = "true or false",
+        [SW_OPTION_INTEGER] = "a whole number",
+        [SW_OPTION_SIZE] = "a size, as in 22.5GiB",
+        [SW_OPTION_REAL] = "a number",
+        [SW_OPTION_PAIR] = "a list of two numbers",
+        [SW_OPTION_DURATION] = "a time, as in 8h30m",
+        [SW_OPTION_STRINGS] = "a list of texts",
+        [SW_OPTION_INTEGERS] = "a list of whole numbers",
+        [SW_OPTION_CHOICE] = NULL,
+    };
+    enum { BOUND_SHOWN = 1000000 }; /* beyond it nobody asks */
+    if (option->type == SW_OPTION_CHOICE) {
+        for (const char *at = option->choices; *at != '\0'; at += *at != '\0') {
+            size_t name = strcspn(at, " |"), whole = strcspn(at, " ");
+            bool last = at[whole] == '\0';
+            sw_text_add(out, "%s%.*s",
+                        at == option->choices ? ""
+                        : last                ? " or "
+                                              : ", ",
+                        (int)name, at);
+            at += whole;
+        }
+        return;
+    }
+    sw_text_add(out, "%s", types[option->type]);
+    if (option->type == SW_OPTION_STRING || option->type == SW_OPTION_BOOL ||
+        option->type == SW_OPTION_STRINGS || option->type == SW_OPTION_SIZE ||
+        option->type == SW_OPTION_DURATION)
+        return;
+    sw_text_add(out, " from %g", option->least);
+    if (option->most <= BOUND_SHOWN)
+        sw_text_add(out, " to %.9g", option->most);
 }
 
 static void print_choice(const struct sw_option *option, int choice, struct sw_text *out)
@@ -282,7 +363,7 @@ static void print_choice(const struct sw_option *option, int choice, struct sw_t
     const char *name = option->choices;
     for (; choice > 0; choice--)
         name += strcspn(name, " ") + 1;
-    sw_text_add(out, "%.*s", (int)strcspn(name, " "), name);
+    sw_text_add(out, "%.*s", (int)strcspn(name, " |"), name);
 }
 
 static void print_strings(const struct sw_strings *strings, struct sw_text *out)
@@ -352,4 +433,6 @@ void sw_config_deinit(struct sw_config *config)
             free_strings(member(config, option));
         }
     }
+    free(config->path);
+    config->path = NULL;
 }

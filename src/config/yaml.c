@@ -7,47 +7,105 @@
 #include <string.h>
 #include <yaml.h>
 
-enum { KEY_BYTES = 128, WHERE_BYTES = 512, VALUES_MAX = 256 };
+enum {
+    KEY_BYTES = 128,
+    WHERE_BYTES = 512,
+    VALUES_MAX = 256,
+    SECTIONS_MAX = 16,
+    SECTION_BYTES = 32,
+    NAME_BYTES = 64
+};
 
 struct reader {
     yaml_parser_t parser;
     struct sw_config *config;
     const char *path;
-    bool seen[SW_CONFIG_KEYS_MAX]; /* keys of this file */
+    const char *text;
+    size_t text_bytes;
+    bool setting;                               /* a line made of a --set, not a file */
+    int32_t seen[SW_CONFIG_KEYS_MAX];           /* line of each key of this file, 0: not yet */
+    char sections[SECTIONS_MAX][SECTION_BYTES]; /* of this file so far */
+    int section_count;
 };
+
+static void where_line(const struct reader *reader, size_t line, char out[WHERE_BYTES])
+{
+    if (reader->setting)
+        snprintf(out, WHERE_BYTES, "%s", reader->path);
+    else
+        snprintf(out, WHERE_BYTES, "%.400s:%zu", reader->path, line + 1);
+}
 
 static void where(const struct reader *reader, const yaml_event_t *event, char out[WHERE_BYTES])
 {
-    snprintf(out, WHERE_BYTES, "%s:%zu", reader->path, event->start_mark.line + 1);
+    where_line(reader, event->start_mark.line, out);
+}
+
+/* Whether a tab stands in the indentation of line `line` (from 0). */
+static bool indented_by_tab(const struct reader *reader, size_t line)
+{
+    const char *at = reader->text, *end = at + reader->text_bytes;
+    for (; line > 0 && at != NULL; line--) {
+        at = memchr(at, '\n', (size_t)(end - at));
+        at = at != NULL ? at + 1 : NULL;
+    }
+    while (at != NULL && at < end && *at == ' ')
+        at++;
+    return at != NULL && at < end && *at == '\t';
+}
+
+static sw_code refuse_syntax(const struct reader *reader, struct sw_err *err)
+{
+    const yaml_parser_t *p = &reader->parser;
+    char at[WHERE_BYTES];
+    if (p->error == YAML_MEMORY_ERROR)
+        return SW_FAIL(err, SW_E_MEMORY, "no memory to read %s", reader->path);
+    size_t line = p->problem_mark.line;
+    if (p->error == YAML_READER_ERROR) { /* it reads ahead of its marks */
+        line = 0;
+        for (size_t i = 0; i < p->problem_offset && i < reader->text_bytes; i++)
+            line += reader->text[i] == '\n';
+    }
+    where_line(reader, line, at);
+    if (p->error == YAML_SCANNER_ERROR && indented_by_tab(reader, line))
+        return SW_FAIL(err, SW_E_USAGE, "%s: not YAML: indented by a tab; use spaces", at);
+    return SW_FAIL(err, SW_E_USAGE, "%s: not YAML: %s%s%s", at,
+                   p->problem != NULL ? p->problem : "it cannot be read",
+                   p->context != NULL ? ", " : "", p->context != NULL ? p->context : "");
+}
+
+/* Something of YAML that a configuration does not have: NULL, or what and its first character. */
+static const char *foreign(const yaml_event_t *event)
+{
+    const unsigned char *anchor = NULL, *tag = NULL;
+    if (event->type == YAML_ALIAS_EVENT)
+        return "*aliases";
+    if (event->type == YAML_SCALAR_EVENT) {
+        anchor = event->data.scalar.anchor;
+        tag = event->data.scalar.tag;
+    } else if (event->type == YAML_MAPPING_START_EVENT) {
+        anchor = event->data.mapping_start.anchor;
+        tag = event->data.mapping_start.tag;
+    } else if (event->type == YAML_SEQUENCE_START_EVENT) {
+        anchor = event->data.sequence_start.anchor;
+        tag = event->data.sequence_start.tag;
+    }
+    return anchor != NULL ? "&anchors" : tag != NULL ? "!tags" : NULL;
 }
 
 static sw_code next(struct reader *reader, yaml_event_t *event, struct sw_err *err)
 {
-    if (yaml_parser_parse(&reader->parser, event) == 0) {
-        const yaml_parser_t *p = &reader->parser;
-        return SW_FAIL(err, SW_E_USAGE, "%s:%zu: not YAML: %s%s%s", reader->path,
-                       p->problem_mark.line + 1, p->problem != NULL ? p->problem : "no memory",
-                       p->context != NULL ? ", " : "", p->context != NULL ? p->context : "");
-    }
     char at[WHERE_BYTES];
+    if (yaml_parser_parse(&reader->parser, event) == 0)
+        return refuse_syntax(reader, err);
+    const char *what = foreign(event);
+    if (what == NULL)
+        return SW_OK;
     where(reader, event, at);
-    const unsigned char *anchor = NULL;
-    if (event->type == YAML_ALIAS_EVENT)
-        anchor = event->data.alias.anchor;
-    else if (event->type == YAML_SCALAR_EVENT)
-        anchor = event->data.scalar.anchor;
-    else if (event->type == YAML_MAPPING_START_EVENT)
-        anchor = event->data.mapping_start.anchor;
-    else if (event->type == YAML_SEQUENCE_START_EVENT)
-        anchor = event->data.sequence_start.anchor;
-    if (anchor != NULL) {
-        yaml_event_delete(event);
-        return SW_FAIL(err, SW_E_USAGE,
-                       "%s: anchors and aliases (& and *) are not understood; put the value in "
-                       "quotes if it begins with one of these",
-                       at);
-    }
-    return SW_OK;
+    yaml_event_delete(event);
+    return SW_FAIL(err, SW_E_USAGE,
+                   "%s: %s are not understood; a text that begins with %c needs quotes", at, what,
+                   what[0]);
 }
 
 /* A scalar's text, which must hold no NUL; owned by the caller. */
@@ -116,12 +174,14 @@ static sw_code read_value(struct reader *reader, int index, const yaml_event_t *
                        sw_options[index].key);
     }
     if (code == SW_OK) {
-        const struct sw_option_source source = {at, quoted};
+        const struct sw_option_source source = {
+            .text = at,
+            .line = reader->setting ? 0 : (int32_t)event->start_mark.line + 1,
+            .quoted = quoted,
+            .verbatim = reader->setting};
         code = sw_option_assign(reader->config, index, (const char *const *)values, count, list,
                                 &source, err);
     }
-    if (code == SW_OK)
-        reader->config->given[index] = reader->seen[index] = true;
     free_values(values, count);
     return code;
 }
@@ -135,12 +195,17 @@ static sw_code find_key(struct reader *reader, const char *section, const yaml_e
     if (event->type != YAML_SCALAR_EVENT)
         return SW_FAIL(err, SW_E_USAGE, "%s: a key was expected", at);
     const char *name = (const char *)event->data.scalar.value;
-    snprintf(key, sizeof key, "%s%s%s", section, section[0] != '\0' ? "." : "", name);
+    if (strlen(name) != event->data.scalar.length || strlen(name) > NAME_BYTES)
+        return SW_FAIL(err, SW_E_USAGE, "%s: this is no key", at);
+    snprintf(key, sizeof key, "%.*s%s%.*s", SECTION_BYTES - 1, section,
+             section[0] != '\0' ? "." : "", NAME_BYTES, name);
     *out = sw_config_find(key);
     if (*out < 0)
         return sw_option_unknown(key, at, err);
-    if (reader->seen[*out])
-        return SW_FAIL(err, SW_E_USAGE, "%s: %s is set twice in this file", at, key);
+    if (reader->seen[*out] > 0)
+        return SW_FAIL(err, SW_E_USAGE, "%s: %s is set twice, first in line %d", at, key,
+                       (int)reader->seen[*out]);
+    reader->seen[*out] = (int32_t)event->start_mark.line + 1;
     return SW_OK;
 }
 
@@ -178,18 +243,29 @@ static bool is_section(const char *name)
     return false;
 }
 
+static sw_code enter_section(struct reader *reader, const char *name, const char *at,
+                             struct sw_err *err)
+{
+    for (int i = 0; i < reader->section_count; i++)
+        if (strcmp(reader->sections[i], name) == 0)
+            return SW_FAIL(err, SW_E_USAGE, "%s: section %s is there twice", at, name);
+    sw_assert(reader->section_count < SECTIONS_MAX);
+    snprintf(reader->sections[reader->section_count++], SECTION_BYTES, "%s", name);
+    return SW_OK;
+}
+
 /* One entry of the outermost mapping: a section, or a dotted key with its value. */
 static sw_code read_entry(struct reader *reader, const yaml_event_t *key, struct sw_err *err)
 {
-    char name[KEY_BYTES], at[WHERE_BYTES];
+    char at[WHERE_BYTES];
     where(reader, key, at);
     if (key->type != YAML_SCALAR_EVENT)
         return SW_FAIL(err, SW_E_USAGE, "%s: a section such as \"train:\" was expected", at);
-    snprintf(name, sizeof name, "%s", (const char *)key->data.scalar.value);
+    const char *name = (const char *)key->data.scalar.value;
     int index = -1;
-    sw_code code = SW_OK;
-    if (!is_section(name))
-        code = find_key(reader, "", key, &index, err);
+    bool section = strlen(name) == key->data.scalar.length && is_section(name);
+    sw_code code =
+        section ? enter_section(reader, name, at, err) : find_key(reader, "", key, &index, err);
     if (code != SW_OK)
         return code;
     yaml_event_t value;
@@ -248,42 +324,54 @@ static sw_code read_document(struct reader *reader, struct sw_err *err)
     }
 }
 
+static sw_code read_text(struct reader *reader, const char *text, int64_t bytes, struct sw_err *err)
+{
+    reader->text = text;
+    reader->text_bytes = (size_t)bytes;
+    if (yaml_parser_initialize(&reader->parser) == 0)
+        return SW_FAIL(err, SW_E_MEMORY, "no memory to read %s", reader->path);
+    yaml_parser_set_encoding(&reader->parser, YAML_UTF8_ENCODING);
+    yaml_parser_set_input_string(&reader->parser, (const unsigned char *)text, (size_t)bytes);
+    sw_code code = read_document(reader, err);
+    yaml_parser_delete(&reader->parser);
+    return code;
+}
+
 sw_code sw_config_parse(struct sw_config *config, const char *text, int64_t bytes, const char *path,
                         struct sw_err *err)
 {
     struct reader reader = {.config = config, .path = path};
-    if (yaml_parser_initialize(&reader.parser) == 0)
+    char *copy = sw_strdup(path);
+    if (copy == NULL)
         return SW_FAIL(err, SW_E_MEMORY, "no memory to read %s", path);
-    yaml_parser_set_input_string(&reader.parser, (const unsigned char *)text, (size_t)bytes);
-    sw_code code = read_document(&reader, err);
-    yaml_parser_delete(&reader.parser);
-    return code;
+    free(config->path);
+    config->path = copy;
+    return read_text(&reader, text, bytes, err);
 }
 
 sw_code sw_config_set(struct sw_config *config, const char *assignment, struct sw_err *err)
 {
     const char *equals = strchr(assignment, '=');
     char key[KEY_BYTES];
-    if (equals == NULL || equals == assignment)
-        return SW_FAIL(err, SW_E_USAGE, "--set %s: key=value was expected", assignment);
-    snprintf(key, sizeof key, "%.*s", (int)(equals - assignment), assignment);
+    if (equals == NULL || equals == assignment || equals - assignment >= KEY_BYTES)
+        return SW_FAIL(err, SW_E_USAGE, "--set %.100s: key=value was expected", assignment);
+    memcpy(key, assignment, (size_t)(equals - assignment));
+    key[equals - assignment] = '\0';
     int index = sw_config_find(key);
     if (index < 0)
         return sw_option_unknown(key, "--set", err);
     const char *value = equals + 1;
     if (value[0] != '[') {
-        const struct sw_option_source source = {"--set", false};
-        sw_code code = sw_option_assign(config, index, &value, 1, false, &source, err);
-        if (code == SW_OK)
-            config->given[index] = true;
-        return code;
+        const struct sw_option_source source = {.text = "--set", .verbatim = true};
+        return sw_option_assign(config, index, &value, 1, false, &source, err);
     }
     /* A list is a line of YAML. */
     struct sw_text line = {0};
+    struct reader reader = {.config = config, .path = "--set", .setting = true};
     sw_text_add(&line, "%s: %s\n", key, value);
     sw_code code = sw_text_check(&line, "a setting", err);
     if (code == SW_OK)
-        code = sw_config_parse(config, line.bytes, line.used_bytes, "--set", err);
+        code = read_text(&reader, line.bytes, line.used_bytes, err);
     free(line.bytes);
     return code;
 }

@@ -53,9 +53,10 @@ sw_code sw_session_open(struct sw_session *session, const struct sw_config *conf
     bool random = config->model.random_init && config->model.path != NULL &&
                   strcmp(config->model.path, model_path) == 0;
     sw_code code = random ? open_config(session, err) : open_weights(session, err);
-    if (code == SW_OK && config->train.freeze.count > 0)
-        code = sw_model_freeze(session->model, (const char *const *)config->train.freeze.items,
-                               config->train.freeze.count, err);
+    if (code == SW_OK && config->train.freeze.count > 0 &&
+        sw_model_freeze(session->model, (const char *const *)config->train.freeze.items,
+                        config->train.freeze.count, err) != SW_OK)
+        code = sw_config_locate(config, err);
     if (code == SW_OK)
         code =
             sw_tokenizer_open(model_path, session->model->t5.vocab_size, &session->tokenizer, err);
@@ -123,7 +124,8 @@ sw_code sw_session_optimizer(const struct sw_config *config, int64_t total_steps
     out->master =
         config->precision.master == SW_CFG_MASTER_SPLIT ? SW_MASTER_SPLIT : SW_MASTER_FP32;
     out->seed = (uint64_t)config->train.seed;
-    return sw_optim_settings_check(out, err);
+    sw_code code = sw_optim_settings_check(out, err);
+    return code == SW_OK ? SW_OK : sw_config_locate(config, err);
 }
 
 /* What is there in the configuration's words and not yet in the engine. */
@@ -140,9 +142,11 @@ static sw_code check_supported(const struct sw_config *config, struct sw_err *er
         {"precision.grads", config->precision.grads == SW_CFG_BF16},
     };
     for (size_t i = 0; i < sizeof later / sizeof *later; i++)
-        if (later[i].asked)
-            return SW_FAIL(err, SW_E_USAGE, "%s: not in this version; leave it at its default",
-                           later[i].key);
+        if (later[i].asked) {
+            (void)SW_FAIL(err, SW_E_USAGE, "%s: not in this version; leave it at its default",
+                          later[i].key);
+            return sw_config_locate(config, err);
+        }
     return SW_OK;
 }
 

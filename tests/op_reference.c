@@ -139,7 +139,7 @@ static struct seen see(const struct op_attention *at, int64_t row, int64_t head,
         s.keys = s.position + 1 < 0 ? 0 : s.position + 1;
     }
     s.score = malloc((size_t)(s.keys + 1) * sizeof(double));
-    double most = -INFINITY, sum = 0.0;
+    double most = -HUGE_VAL, sum = 0.0;
     for (int64_t j = 0; j < s.keys; j++) {
         s.score[j] = score_of(at, row, head, i, j, s.position);
         most = s.score[j] > most ? s.score[j] : most;

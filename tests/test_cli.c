@@ -65,6 +65,7 @@ static void help_is_there(void **state)
     (void)state;
     expect("--help", 0, "fine-tune a model");
     expect("help", 0, "Exit status");
+    expect("generate --help", 0, "generate --model DIR --input FILE|- [--max-new-tokens N]");
     expect("--version", 0, PACKAGE_VERSION);
     expect("help config", 0, "optimizer.max_grad_norm");
     for (int i = 0; sw_commands[i] != NULL; i++) {
@@ -80,6 +81,13 @@ static void bad_usage_is_refused_by_name(void **state)
 {
     (void)state;
     expect("trian job.yaml", 2, "did you mean train?");
+    expect("nit", 2, "did you mean init?");
+    expect("help generat", 2, "did you mean generate?");
+    expect("", 2, "a command is needed");
+    expect("eval job.yaml", 2, "eval needs --model");
+    expect("generate --model", 2, "--model needs a value");
+    expect("train -- --odd.yaml", 2, "--odd.yaml");
+    expect("init --preset t5-small --tokenizer x", 2, "init needs --out");
     expect("train", 2, "train needs CONFIG.yaml");
     expect("train a.yaml b.yaml", 2, "what is b.yaml for?");
     expect("train a.yaml --resum auto", 2, "no option --resum; it has --resume");
@@ -94,6 +102,25 @@ static void bad_usage_is_refused_by_name(void **state)
     expect("init --preset t5-tiny --tokenizer x --out no-such-dir", 2, "t5-small");
     expect("init --tokenizer x --out no-such-dir", 2, "one of --preset and --config");
     expect("inspect", 2, "inspect needs PATH");
+}
+
+/* Output that cannot be written is a failure. */
+static void lost_output_is_a_failure(void **state)
+{
+    (void)state;
+    char *argv[] = {(char[]){"spillway"}, (char[]){"help"}};
+    if (!sw_file_exists("/dev/full")) {
+        print_message("skipped: there is no /dev/full\n");
+        skip();
+    }
+    fflush(NULL);
+    int keep = dup(1);
+    assert_non_null(freopen("/dev/full", "w", stdout));
+    int status = sw_main(2, argv);
+    clearerr(stdout);
+    dup2(keep, 1);
+    close(keep);
+    assert_int_equal(status, 1);
 }
 
 /* Every command and every option of the tables is in the manual page. */
@@ -127,6 +154,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(help_is_there),
         cmocka_unit_test(bad_usage_is_refused_by_name),
+        cmocka_unit_test(lost_output_is_a_failure),
         cmocka_unit_test(the_manual_is_complete),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

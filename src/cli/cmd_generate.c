@@ -132,15 +132,12 @@ static sw_code run_with(const struct sw_cli_args *args, const struct sw_config *
                         struct sw_err *err)
 {
     const struct sw_command *command = &sw_command_generate;
-    const char *model, *input;
+    const char *model = sw_cli_value(command, args, "model");
+    const char *input = sw_cli_value(command, args, "input");
     const struct sw_device_ops *device;
     struct generation g = {0};
     int64_t beams = 1, tokens = 0;
-    sw_code code = sw_cli_require(command, args, "model", &model, err);
-    if (code == SW_OK)
-        code = sw_cli_require(command, args, "input", &input, err);
-    if (code == SW_OK)
-        code = sw_cli_integer(command, args, "beams", 1, SW_SEARCH_BEAMS_MAX, 1, &beams, err);
+    sw_code code = sw_cli_integer(command, args, "beams", 1, SW_SEARCH_BEAMS_MAX, 1, &beams, err);
     if (code == SW_OK)
         code = sw_cli_integer(command, args, "max-new-tokens", 1, MAX_TOKENS, 128, &tokens, err);
     if (code == SW_OK)
@@ -192,5 +189,6 @@ const struct sw_command sw_command_generate = {
     .help = "One JSON object a row on standard output: {\"ids\": [...], \"text\": \"...\"}; ids "
             "without the "
             "start\ntoken, with EOS where it was reached.\n",
+    .needed = {"model", "input"},
     .run = run,
 };

@@ -132,15 +132,13 @@ static sw_code parse(struct init *init, const struct sw_cli_args *args, struct s
     const struct sw_command *command = &sw_command_init;
     init->preset = sw_cli_value(command, args, "preset");
     init->config = sw_cli_value(command, args, "config");
+    init->tokenizer = sw_cli_value(command, args, "tokenizer");
+    init->out = sw_cli_value(command, args, "out");
     init->weights = sw_cli_value(command, args, "no-weights") == NULL;
     int64_t seed = 0;
     if ((init->preset == NULL) == (init->config == NULL))
         return SW_FAIL(err, SW_E_USAGE, "init needs one of --preset and --config");
-    sw_code code = sw_cli_require(command, args, "tokenizer", &init->tokenizer, err);
-    if (code == SW_OK)
-        code = sw_cli_require(command, args, "out", &init->out, err);
-    if (code == SW_OK)
-        code = sw_cli_integer(command, args, "seed", 0, INT64_MAX, 0, &seed, err);
+    sw_code code = sw_cli_integer(command, args, "seed", 0, INT64_MAX, 0, &seed, err);
     init->seed = (uint64_t)seed;
     if (code == SW_OK && sw_file_exists(init->out))
         code = SW_FAIL(err, SW_E_USAGE, "%s is there already; choose another --out", init->out);
@@ -177,5 +175,6 @@ const struct sw_command sw_command_init = {
                 {"out", "DIR", "the directory to make"},
                 {"seed", "N", "of the weights (0)"},
                 {"no-weights", NULL, "config and tokenizer only"}},
+    .needed = {"tokenizer", "out"},
     .run = run,
 };

@@ -54,18 +54,15 @@ static sw_code print_all(struct columns *columns, struct sw_err *err)
 static sw_code run(const struct sw_cli_args *args, struct sw_err *err)
 {
     const struct sw_command *command = &sw_command_tokenize;
-    const char *model, *input;
+    const char *model = sw_cli_value(command, args, "model");
+    const char *input = sw_cli_value(command, args, "input");
     struct sw_config config;
     struct columns columns = {0};
     sw_code code = sw_cli_config(args, NULL, &config, err);
     if (code != SW_OK)
         return code;
-    code = sw_cli_require(command, args, "model", &model, err);
-    if (code == SW_OK)
-        code = sw_cli_require(command, args, "input", &input, err);
-    if (code == SW_OK)
-        code = sw_cli_integer(command, args, "max-source-length", 1, 32768,
-                              config.data.max_source_length, &columns.lengths[0], err);
+    code = sw_cli_integer(command, args, "max-source-length", 1, 32768,
+                          config.data.max_source_length, &columns.lengths[0], err);
     if (code == SW_OK)
         code = sw_cli_integer(command, args, "max-target-length", 1, 32768,
                               config.data.max_target_length, &columns.lengths[1], err);
@@ -96,5 +93,6 @@ const struct sw_command sw_command_tokenize = {
                 {"max-target-length", "N", "tokens of a target (128)"}},
     .help = "One JSON object a row on standard output: {\"source_ids\": [...], \"target_ids\": "
             "[...]}.\n",
+    .needed = {"model", "input"},
     .run = run,
 };

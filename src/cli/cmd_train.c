@@ -104,10 +104,8 @@ static sw_code run_eval(const struct sw_cli_args *args, struct sw_err *err)
     const struct sw_device_ops *device;
     struct sw_config config;
     struct sw_session session;
-    const char *model;
-    sw_code code = sw_cli_require(&sw_command_eval, args, "model", &model, err);
-    if (code == SW_OK)
-        code = sw_cli_config(args, args->positional, &config, err);
+    const char *model = sw_cli_value(&sw_command_eval, args, "model");
+    sw_code code = sw_cli_config(args, args->positional, &config, err);
     if (code != SW_OK)
         return code;
     code = sw_config_require(&config, "data.eval", err);
@@ -130,6 +128,7 @@ const struct sw_command sw_command_eval = {
     .positional_needed = true,
     .takes_set = true,
     .options = {{"model", "DIR", "the model directory (or a checkpoint)"}},
+    .needed = {"model"},
     .help =
         "The last line of standard output is {\"loss\": mean over target tokens, \"tokens\": their "
         "number}.\n",

@@ -23,6 +23,15 @@ static const struct sw_command *find_command(const char *name)
     return NULL;
 }
 
+static const char *nearest_command(const char *name)
+{
+    const char *best = sw_commands[0]->name;
+    for (int i = 1; sw_commands[i] != NULL; i++)
+        if (sw_text_distance(name, sw_commands[i]->name) < sw_text_distance(name, best))
+            best = sw_commands[i]->name;
+    return best;
+}
+
 static int find_option(const struct sw_command *command, const char *name, size_t bytes)
 {
     for (int i = 0; i < SW_CLI_OPTIONS && command->options[i].name != NULL; i++)
@@ -38,17 +47,6 @@ const char *sw_cli_value(const struct sw_command *command, const struct sw_cli_a
     int index = find_option(command, name, strlen(name));
     sw_assert(index >= 0);
     return args->values[index];
-}
-
-sw_code sw_cli_require(const struct sw_command *command, const struct sw_cli_args *args,
-                       const char *name, const char **out, struct sw_err *err)
-{
-    const char *value = sw_cli_value(command, args, name);
-    if (value == NULL)
-        return SW_FAIL(err, SW_E_USAGE, "%s needs --%s (spillway %s --help)", command->name, name,
-                       command->name);
-    *out = value;
-    return SW_OK;
 }
 
 sw_code sw_cli_integer(const struct sw_command *command, const struct sw_cli_args *args,
@@ -70,6 +68,14 @@ sw_code sw_cli_integer(const struct sw_command *command, const struct sw_cli_arg
     return SW_OK;
 }
 
+static bool is_needed(const struct sw_command *command, const char *name)
+{
+    for (int i = 0; i < SW_CLI_NEEDED && command->needed[i] != NULL; i++)
+        if (strcmp(command->needed[i], name) == 0)
+            return true;
+    return false;
+}
+
 /* ---- help ---- */
 
 static void print_usage(const struct sw_command *command)
@@ -79,8 +85,9 @@ static void print_usage(const struct sw_command *command)
         printf(command->positional_needed ? " %s" : " [%s]", command->positional);
     for (int i = 0; command->options[i].name != NULL; i++) {
         const struct sw_cli_option *option = &command->options[i];
-        printf(" [--%s%s%s]", option->name, option->value != NULL ? " " : "",
-               option->value != NULL ? option->value : "");
+        bool needed = is_needed(command, option->name);
+        printf(" %s--%s%s%s%s", needed ? "" : "[", option->name, option->value != NULL ? " " : "",
+               option->value != NULL ? option->value : "", needed ? "" : "]");
     }
     printf("%s\n", command->takes_set ? " [--set KEY=VALUE]..." : "");
 }
@@ -132,12 +139,13 @@ static int help(const char *topic, const char *form)
         return 0;
     }
     const struct sw_command *command = find_command(topic);
-    if (command != NULL) {
-        print_command_help(command);
-        return 0;
+    if (command == NULL) {
+        fprintf(stderr, "spillway: there is no help on %s; did you mean %s?\n", topic,
+                nearest_command(topic));
+        return 2;
     }
-    fprintf(stderr, "spillway: there is no help on %s\n", topic);
-    return 2;
+    print_command_help(command);
+    return 0;
 }
 
 /* ---- arguments ---- */
@@ -215,6 +223,10 @@ static sw_code parse(const struct sw_command *command, int argc, char **argv,
     if (command->positional_needed && args->positional == NULL)
         return SW_FAIL(err, SW_E_USAGE, "%s needs %s (spillway %s --help)", command->name,
                        command->positional, command->name);
+    for (int i = 0; i < SW_CLI_NEEDED && command->needed[i] != NULL; i++)
+        if (sw_cli_value(command, args, command->needed[i]) == NULL)
+            return SW_FAIL(err, SW_E_USAGE, "%s needs --%s (spillway %s --help)", command->name,
+                           command->needed[i], command->name);
     return SW_OK;
 }
 
@@ -226,31 +238,10 @@ static bool wants_help(int argc, char **argv)
     return false;
 }
 
-/* The command whose name shares the longest beginning with what was typed. */
-static const char *nearest_command(const char *name)
+/* Exit status of a command whose name is argv[1]. */
+static int run_command(int argc, char **argv)
 {
-    const char *best = sw_commands[0]->name;
-    size_t most = 0;
-    for (int i = 0; sw_commands[i] != NULL; i++) {
-        size_t same = 0;
-        while (name[same] != '\0' && name[same] == sw_commands[i]->name[same])
-            same++;
-        if (same > most) {
-            most = same;
-            best = sw_commands[i]->name;
-        }
-    }
-    return best;
-}
-
-int sw_main(int argc, char **argv)
-{
-    (void)signal(SIGPIPE, SIG_IGN); /* a reader that left is an error of write() */
-    const char *name = argc > 1 ? argv[1] : NULL;
-    if (name == NULL) {
-        print_help();
-        return 2;
-    }
+    const char *name = argv[1];
     if (strcmp(name, "help") == 0)
         return help(argc > 2 ? argv[2] : NULL, argc > 3 ? argv[3] : NULL);
     if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0)
@@ -275,9 +266,23 @@ int sw_main(int argc, char **argv)
     sw_code code = parse(command, argc - 2, argv + 2, &args, &err);
     if (code == SW_OK)
         code = command->run(&args, &err);
-    if (fflush(stdout) != 0 && code == SW_OK)
-        code = SW_FAIL_OS(&err, SW_E_IO, errno, "cannot write to standard output");
     if (code != SW_OK)
         fprintf(stderr, "spillway: %s\n", err.text);
     return sw_code_exit_status(code);
+}
+
+int sw_main(int argc, char **argv)
+{
+    (void)signal(SIGPIPE, SIG_IGN); /* a reader that left is an error of write() */
+    if (argc < 2) {
+        fputs("spillway: a command is needed; spillway --help lists them\n", stderr);
+        return 2;
+    }
+    int status = run_command(argc, argv);
+    if ((fflush(stdout) != 0 || ferror(stdout)) && status == 0) {
+        if (errno != EPIPE)
+            perror("spillway: cannot write to standard output");
+        status = 1;
+    }
+    return status;
 }

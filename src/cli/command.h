@@ -6,7 +6,7 @@
 
 #include <stdint.h>
 
-enum { SW_CLI_OPTIONS = 12, SW_CLI_SETS = 128 };
+enum { SW_CLI_OPTIONS = 12, SW_CLI_SETS = 128, SW_CLI_NEEDED = 2 };
 
 /* "--name VALUE" or "--name=VALUE"; a flag when `value` is NULL. */
 struct sw_cli_option {
@@ -29,6 +29,7 @@ struct sw_command {
     bool positional_needed;
     bool takes_set;                               /* --set key=value */
     struct sw_cli_option options[SW_CLI_OPTIONS]; /* ends with a NULL name */
+    const char *needed[SW_CLI_NEEDED];            /* names of those that must be given; or NULL */
     const char *help;                             /* further lines; NULL: none */
     sw_code (*run)(const struct sw_cli_args *args, struct sw_err *err);
 };
@@ -39,16 +40,13 @@ extern const struct sw_command sw_command_train, sw_command_plan, sw_command_eva
     sw_command_generate, sw_command_tokenize, sw_command_init, sw_command_inspect, sw_command_probe,
     sw_command_bench;
 
-/* Value of an option by name, or NULL when it was not given. */
+/* Value of an option by name, or NULL when it was not given (of a needed one it always was). */
 const char *sw_cli_value(const struct sw_command *command, const struct sw_cli_args *args,
                          const char *name);
 /* The same as a whole number in least .. most, or `otherwise` when it was not given. */
 sw_code sw_cli_integer(const struct sw_command *command, const struct sw_cli_args *args,
                        const char *name, int64_t least, int64_t most, int64_t otherwise,
                        int64_t *out, struct sw_err *err) SW_WARN_UNUSED;
-/* SW_E_USAGE when the option was not given. */
-sw_code sw_cli_require(const struct sw_command *command, const struct sw_cli_args *args,
-                       const char *name, const char **out, struct sw_err *err) SW_WARN_UNUSED;
 
 /* Everything: parse, run, print what went wrong. Returns the exit status. */
 int sw_main(int argc, char **argv);

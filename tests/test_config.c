@@ -245,8 +245,6 @@ static void test_clashes(void **state)
         {"train: {global_batch: 4, micro_batch: 4}\nparallel: {data: 2}", "train.micro_batch",
          "train.global_batch"},
         {"train: {global_batch: 1}\nparallel: {data: 2}", "parallel.data", "train.global_batch"},
-        {"train: {steps: 5}\noptimizer: {warmup_steps: 6}", "optimizer.warmup_steps",
-         "train.steps"},
         {"output: {eval_every: 5}", "output.eval_every", "data.eval"},
         {"precision: {compute: bf16}\ndevices: {kind: cpu}", "precision.compute", "devices.kind"},
         {"optimizer: {where: device}\noffload: {optimizer: host}", "optimizer.where",

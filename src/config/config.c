@@ -161,9 +161,6 @@ static sw_code check_train(const struct sw_config *c, struct sw_err *err)
     if (c->train.dropout < 0 && c->train.dropout > -1)
         return SW_FAIL(err, SW_E_USAGE, "train.dropout: %g is no probability (-1: the model's own)",
                        c->train.dropout);
-    if (c->train.steps > 0 && c->optimizer.warmup_steps > c->train.steps)
-        return SW_FAIL(err, SW_E_USAGE, "optimizer.warmup_steps (%lld) exceeds train.steps (%lld)",
-                       (long long)c->optimizer.warmup_steps, (long long)c->train.steps);
     if (c->output.eval_every > 0 && !is_set(c, sw_config_find("data.eval")))
         return SW_FAIL(err, SW_E_USAGE, "output.eval_every is set, data.eval is not");
     return SW_OK;

@@ -159,8 +159,12 @@ static sw_code begin(struct run *run, struct sw_err *err)
     for (size_t i = 0; i < sizeof needed / sizeof *needed; i++)
         if (sw_config_require(config, needed[i], err) != SW_OK)
             return err->code;
-    sw_code code =
-        sw_run_dir_open(&run->directory, config->output.dir, run->options->resume != NULL, err);
+    /* What clashes is refused before a directory is made. */
+    struct sw_optim_settings optim;
+    sw_code code = sw_session_optimizer(config, config->train.steps, &optim, err);
+    if (code == SW_OK)
+        code =
+            sw_run_dir_open(&run->directory, config->output.dir, run->options->resume != NULL, err);
     if (code == SW_OK)
         code = find_resume(run, err);
     if (code == SW_OK)

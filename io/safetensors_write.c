@@ -220,7 +220,7 @@ void sw_safetensors_discard(struct sw_safetensors_writer *writer)
         return;
     if (writer->descriptor >= 0)
         close(writer->descriptor);
-    if (writer->created)
+    if (writer->path != NULL && writer->created)
         unlink(writer->path);
     free(writer->path);
     free(writer->offsets);

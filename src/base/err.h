@@ -53,10 +53,15 @@ sw_code sw_err_while(struct sw_err *err, const char *format, ...) SW_PRINTF(2, 3
 /* Exit status of the command line for `code` (DESIGN, Commands). */
 int sw_code_exit_status(sw_code code);
 
-#define SW_FAIL(err, code, ...) sw_err_set((err), (code), 0, __FILE__, __LINE__, __VA_ARGS__)
+#define SW_FAIL(err, code, ...) SW_FAIL_OS(err, code, 0, __VA_ARGS__)
 /* As SW_FAIL, with errno's text appended. */
+#ifndef __clang_analyzer__
 #define SW_FAIL_OS(err, code, errnum, ...)                                                         \
     sw_err_set((err), (code), (errnum), __FILE__, __LINE__, __VA_ARGS__)
+#else /* which does not see into err.c that this is never SW_OK */
+#define SW_FAIL_OS(err, code, errnum, ...)                                                         \
+    (sw_err_set((err), (code), (errnum), __FILE__, __LINE__, __VA_ARGS__), (sw_code)SW_E_FAILED)
+#endif
 
 /* Assertions stay on in release builds. */
 #define sw_assert(condition)                                                                       \

@@ -228,13 +228,13 @@ static void add_generation_begin(struct builder *b)
     add_batches(b);
     for (int64_t block = 0; block <= end; block++)
         add_forward(b, block, false);
-    struct sw_op *op = sw_program_add(b->program, SW_OP_DECODE_BEGIN, SW_LANE_COMPUTE);
+    sw_program_add(b->program, SW_OP_DECODE_BEGIN, SW_LANE_COMPUTE);
     sw_program_reads(b->program, b->r.weights + b->model->common_unit);
     sw_program_writes(b->program, b->r.decode);
     for (int64_t block = 0; block < b->model->block_count; block++) {
         if (b->model->blocks[block].kind != SW_BLOCK_DECODER)
             continue;
-        op = sw_program_add(b->program, SW_OP_DECODE_CROSS, SW_LANE_COMPUTE);
+        struct sw_op *op = sw_program_add(b->program, SW_OP_DECODE_CROSS, SW_LANE_COMPUTE);
         op->block = (int32_t)block;
         reads_weights(b, &b->model->blocks[block]);
         sw_program_reads(b->program, activation(b, end, 0));

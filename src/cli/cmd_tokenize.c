@@ -1,84 +1,63 @@
 /* spillway tokenize */
+#include "base/file.h"
+#include "base/json.h"
 #include "cli/back_end.h"
-#include "data/jsonl_out.h"
-#include "data/rows.h"
+#include "data/tokenize.h"
 #include "data/tokenizer.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
-struct columns {
-    struct sw_rows *input;
-    struct sw_tokenizer *tokenizer;
+enum { CONFIG_MAX_BYTES = 1 << 24 };
 
-    int64_t lengths[2];
-};
-
-static sw_code print_row(const struct columns *columns, const struct sw_rows_field *fields,
-                         struct sw_err *err)
+/* vocab_size of the directory's config.json; 0 when there is none: a tokenizer alone will do. */
+static sw_code read_vocabulary(const char *model, int64_t *out, struct sw_err *err)
 {
-    static const char *const keys[] = {"{\"source_ids\": ", ", \"target_ids\": "};
-    struct sw_text line = {0};
-    struct sw_ids ids = {0};
-    sw_code code = SW_OK;
-    for (int i = 0; i < 2 && code == SW_OK; i++) {
-        ids.count = 0;
-        code = sw_tokenizer_encode(columns->tokenizer, fields[i].text, fields[i].bytes,
-                                   columns->lengths[i], &ids, NULL, err);
-        sw_text_add(&line, "%s", keys[i]);
-        sw_jsonl_add_ids(&line, ids.ids, ids.count);
+    struct sw_json *json = NULL;
+    char *path = sw_path_join(model, "config.json");
+    sw_code code = path != NULL ? SW_OK : SW_FAIL(err, SW_E_MEMORY, "no memory for a path");
+    *out = 0;
+    if (code == SW_OK && sw_file_exists(path)) {
+        code = sw_json_read_file(path, CONFIG_MAX_BYTES, &json, err);
+        const struct sw_json *size = code == SW_OK ? sw_json_get(json, "vocab_size") : NULL;
+        if (size != NULL && (!sw_json_to_integer(size, out) || *out < 1))
+            code = SW_FAIL(err, SW_E_FORMAT, "vocab_size of %s is no number of ids", path);
     }
-    sw_text_add(&line, "}");
-    if (code == SW_OK)
-        code = sw_text_check(&line, "a row of output", err);
-    if (code == SW_OK && puts(line.bytes) < 0)
-        code = SW_FAIL(err, SW_E_IO, "cannot write to standard output");
-    free(ids.ids);
-    free(line.bytes);
+    if (json != NULL)
+        sw_json_free(json);
+    free(path);
     return code;
-}
-
-static sw_code print_all(struct columns *columns, struct sw_err *err)
-{
-    for (;;) {
-        struct sw_rows_field fields[2];
-        bool end = false;
-        sw_code code = sw_rows_next(columns->input, fields, &end, err);
-        if (code == SW_OK && !end)
-            code = print_row(columns, fields, err);
-        if (code != SW_OK || end)
-            return code;
-    }
 }
 
 static sw_code run(const struct sw_cli_args *args, struct sw_err *err)
 {
     const struct sw_command *command = &sw_command_tokenize;
     const char *model = sw_cli_value(command, args, "model");
-    const char *input = sw_cli_value(command, args, "input");
+    struct sw_tokenizer *tokenizer = NULL;
+    struct sw_tokenize_counts counts = {0};
     struct sw_config config;
-    struct columns columns = {0};
+    int64_t vocabulary = 0;
     sw_code code = sw_cli_config(args, NULL, &config, err);
     if (code != SW_OK)
         return code;
+    struct sw_tokenize_options options = {.source_field = config.data.source_field,
+                                          .target_field = config.data.target_field,
+                                          .skip_bad = config.data.on_bad_row == SW_CFG_SKIP};
     code = sw_cli_integer(command, args, "max-source-length", 1, 32768,
-                          config.data.max_source_length, &columns.lengths[0], err);
+                          config.data.max_source_length, &options.max_source_length, err);
     if (code == SW_OK)
         code = sw_cli_integer(command, args, "max-target-length", 1, 32768,
-                              config.data.max_target_length, &columns.lengths[1], err);
+                              config.data.max_target_length, &options.max_target_length, err);
     if (code == SW_OK)
-        code = sw_tokenizer_open(model, 0, &columns.tokenizer, err);
-    if (code == SW_OK) {
-        const struct sw_rows_options rows = {
-            .fields = {config.data.source_field, config.data.target_field},
-            .fields_count = 2,
-            .skip_bad = config.data.on_bad_row == SW_CFG_SKIP};
-        code = sw_rows_open(input, &rows, &columns.input, err);
-    }
+        code = read_vocabulary(model, &vocabulary, err);
     if (code == SW_OK)
-        code = print_all(&columns, err);
-    sw_rows_close(columns.input);
-    sw_tokenizer_close(columns.tokenizer);
+        code = sw_tokenizer_open(model, vocabulary, &tokenizer, err);
+    if (code == SW_OK)
+        code = sw_tokenize_file(sw_cli_value(command, args, "input"), tokenizer, &options, stdout,
+                                &counts, err);
+    if (code == SW_OK && counts.skipped > 0)
+        fprintf(stderr, "%lld bad rows were skipped\n", (long long)counts.skipped);
+    sw_tokenizer_close(tokenizer);
     sw_config_deinit(&config);
     return code;
 }

@@ -70,12 +70,6 @@ struct sw_cpu_lanes {
     float (*dot)(const float *a, const float *b, int64_t count);
     /* y = a * y */
     void (*multiply)(float *y, float a, int64_t count);
-    /* s[j] = q . k[j * stride], j < keys */
-    void (*dot_rows)(float *s, const float *q, const float *k, int64_t keys, int64_t stride,
-                     int64_t width);
-    /* o += sum over j of p[j] * v[j * stride], in order */
-    void (*add_rows)(float *o, const float *p, const float *v, int64_t keys, int64_t stride,
-                     int64_t width);
 };
 
 extern const struct sw_cpu_lanes sw_cpu_lanes_generic;

@@ -25,6 +25,4 @@ const struct sw_cpu_lanes SW_LANES_TABLE = {
     .softmax_backward = softmax_backward,
     .dot = dot,
     .multiply = multiply,
-    .dot_rows = dot_rows,
-    .add_rows = add_rows,
 };

@@ -181,24 +181,3 @@ static void multiply(float *y, float a, int64_t count)
     FOR_LANES(count, BODY);
 #undef BODY
 }
-
-static void dot_rows(float *s, const float *q, const float *k, int64_t keys, int64_t stride,
-                     int64_t width)
-{
-    for (int64_t j = 0; j < keys; j++)
-        s[j] = dot(q, k + j * stride, width);
-}
-
-static void add_rows(float *o, const float *p, const float *v, int64_t keys, int64_t stride,
-                     int64_t width)
-{
-#define BODY(at, n)                                                                                \
-    do {                                                                                           \
-        lanes sum = load(o, SW_F32, at, n);                                                        \
-        for (int64_t j = 0; j < keys; j++)                                                         \
-            sum = lanes_add(sum, lanes_mul(lanes_set(p[j]), load(v + j * stride, SW_F32, at, n))); \
-        store(o, SW_F32, at, sum, n);                                                              \
-    } while (0)
-    FOR_LANES(width, BODY);
-#undef BODY
-}

@@ -380,6 +380,34 @@ static void measure_decoding(struct bench *b, int64_t rows)
                  (long long)in, (long long)out);
         measure(b, &call);
     }
+    /* attention over the source: keys of 8 rows of 128 tokens, one query a hypothesis */
+    int32_t *starts = take(rows * 4), *lengths = take(rows * 4);
+    for (int32_t r = 0; r < rows; r++) {
+        starts[r] = r;
+        lengths[r] = 1;
+    }
+    struct sw_rows queries = {rows, rows, 1, starts, lengths, NULL}, keys = queries;
+    int32_t *key_starts = take(rows * 4), *key_lengths = take(rows * 4);
+    for (int32_t r = 0; r < rows; r++) {
+        key_starts[r] = r % ROWS * SOURCE;
+        key_lengths[r] = SOURCE;
+    }
+    keys.starts = key_starts;
+    keys.lengths = key_lengths;
+    keys.tokens = rows * SOURCE;
+    keys.longest = SOURCE;
+    char text[64];
+    struct call call = {.name = text,
+                        .run = run_attention,
+                        .bytes = 8.0 * (double)rows * SOURCE * HEADS * HEAD,
+                        .queries = &queries,
+                        .keys = &keys};
+    snprintf(text, sizeof text, "decoding %lld rows, cross-attention", (long long)rows);
+    measure(b, &call);
+    free(starts);
+    free(lengths);
+    free(key_starts);
+    free(key_lengths);
 }
 
 /* The rates that bounds are worked out with. */

@@ -1,185 +1,10 @@
 /* The engine on small random T5 models: what must not change a result does not. */
-#include "tests/support.h"
+#include "tests/engine_rig.h"
 
-#include "base/json.h"
-#include "base/pool.h"
-#include "exec/engine.h"
 #include "model/config.h"
 #include "model/init.h"
 
 #include <math.h>
-
-enum { ROWS = 8, SOURCE = 12, TARGET = 9, VOCABULARY = 61, STEPS = 3 };
-
-struct setup {
-    int64_t micro_batch;
-    int threads;
-    bool recompute, serial, adafactor, split;
-    float dropout;
-    const char *freeze; /* NULL: nothing */
-};
-
-struct rig {
-    struct sw_model *model;
-    struct sw_optim_settings optim;
-    struct sw_plan *plan;
-    struct sw_pool *pool;
-    struct sw_engine *engine;
-    struct sw_err err;
-};
-
-static struct sw_model *make_model(void)
-{
-    static const char text[] =
-        "{\"model_type\": \"t5\", \"d_model\": 24, \"d_kv\": 8, \"d_ff\": 97, \"num_heads\": 2, "
-        "\"num_layers\": 2, \"num_decoder_layers\": 3, \"vocab_size\": 61, \"feed_forward_proj\": "
-        "\"gated-gelu\", \"decoder_start_token_id\": 0}";
-    struct sw_err err;
-    sw_err_init(&err);
-    struct sw_json *json;
-    struct sw_model *model;
-    assert_ok(sw_json_parse(text, (int64_t)strlen(text), "config", &json, &err), &err);
-    assert_ok(sw_model_open(json, "config", SW_HEAD_BY_CONFIG, &model, &err), &err);
-    sw_json_free(json);
-    return model;
-}
-
-static void write_initial(struct rig *rig)
-{
-    for (int64_t i = 0; i < rig->model->param_count; i++) {
-        int64_t count = rig->model->params[i].elements;
-        float *values = malloc((size_t)count * sizeof *values);
-        sw_init_fill(rig->model, 5, i, 0, count, values);
-        assert_ok(sw_engine_write_param(rig->engine, i, 0, count, values, &rig->err), &rig->err);
-        free(values);
-    }
-}
-
-static void open_rig(struct rig *rig, const struct setup *setup)
-{
-    memset(rig, 0, sizeof *rig);
-    sw_err_init(&rig->err);
-    rig->model = make_model();
-    if (setup->freeze != NULL)
-        assert_ok(sw_model_freeze(rig->model, &setup->freeze, 1, &rig->err), &rig->err);
-    sw_optim_settings_init(&rig->optim, setup->adafactor ? SW_OPTIM_ADAFACTOR : SW_OPTIM_ADAMW);
-    rig->optim.max_grad_norm = 1.0;
-    rig->optim.weight_decay = 0.01;
-    rig->optim.master = setup->split ? SW_MASTER_SPLIT : SW_MASTER_FP32;
-    const struct sw_plan_request request = {
-        .model = rig->model,
-        .optim = &rig->optim,
-        .kernels = &sw_cpu_kernels,
-        .purpose = SW_FOR_TRAINING,
-        .compute = SW_F32,
-        .global_batch = ROWS,
-        .micro_batch = setup->micro_batch,
-        .source_length = SOURCE,
-        .target_length = TARGET,
-        .recompute = setup->recompute ? SW_RECOMPUTE_ON : SW_RECOMPUTE_OFF,
-        .overlap = !setup->serial,
-    };
-    assert_ok(sw_plan_make(&rig->plan, &request, &rig->err), &rig->err);
-    assert_ok(sw_pool_open(&rig->pool, setup->threads, &rig->err), &rig->err);
-    const struct sw_engine_config config = {.plan = rig->plan,
-                                            .model = rig->model,
-                                            .optim = &rig->optim,
-                                            .device = &sw_cpu_device_ops,
-                                            .pool = rig->pool,
-                                            .seed = 11,
-                                            .dropout = setup->dropout,
-                                            .overlap = !setup->serial};
-    assert_ok(sw_engine_open(&rig->engine, &config, &rig->err), &rig->err);
-    write_initial(rig);
-    assert_ok(sw_engine_start(rig->engine, &rig->err), &rig->err);
-}
-
-static void close_rig(struct rig *rig)
-{
-    sw_engine_close(rig->engine);
-    sw_pool_close(rig->pool);
-    sw_plan_free(rig->plan);
-    sw_model_close(rig->model);
-}
-
-/* Rows of several lengths, of 1 and 3 target tokens among them. */
-struct rows {
-    int32_t ids[ROWS][SOURCE + TARGET];
-    struct sw_row rows[ROWS];
-    int32_t numbers[ROWS];
-    struct sw_batch batch;
-};
-
-static void make_rows(struct rows *rows, int step)
-{
-    static const int32_t sources[ROWS] = {12, 3, 7, 1, 12, 5, 9, 2};
-    static const int32_t targets[ROWS] = {9, 1, 3, 4, 1, 6, 9, 2};
-    rows->batch = (struct sw_batch){rows->rows, rows->numbers, ROWS, 0};
-    for (int r = 0; r < ROWS; r++) {
-        for (int i = 0; i < SOURCE + TARGET; i++)
-            rows->ids[r][i] = 2 + (step * 31 + r * 17 + i * 7) % (VOCABULARY - 2);
-        rows->rows[r] =
-            (struct sw_row){rows->ids[r], rows->ids[r] + SOURCE, sources[r], targets[r]};
-        rows->numbers[r] = r;
-        rows->batch.target_tokens += targets[r];
-    }
-}
-
-struct outcome {
-    double loss[STEPS], norm[STEPS], evaluation;
-    int64_t count;
-    float *weights;
-};
-
-static float *read_all(struct rig *rig, int64_t *count)
-{
-    float *values = malloc((size_t)rig->model->elements * sizeof *values);
-    *count = 0;
-    for (int64_t i = 0; i < rig->model->param_count; i++) {
-        int64_t n = rig->model->params[i].elements;
-        assert_ok(sw_engine_read_param(rig->engine, i, 0, n, values + *count, &rig->err),
-                  &rig->err);
-        *count += n;
-    }
-    return values;
-}
-
-static struct outcome train(const struct setup *setup)
-{
-    struct rig rig;
-    struct outcome outcome;
-    struct rows rows;
-    open_rig(&rig, setup);
-    for (int step = 0; step < STEPS; step++) {
-        struct sw_step_result result;
-        make_rows(&rows, step);
-        assert_ok(sw_engine_step(rig.engine, step + 1, 1e-3, &rows.batch, &result, &rig.err),
-                  &rig.err);
-        assert_true(result.finite);
-        outcome.loss[step] = result.loss;
-        outcome.norm[step] = result.grad_norm;
-    }
-    int64_t tokens;
-    assert_ok(
-        sw_engine_evaluate(rig.engine, &rows.batch, &outcome.evaluation, &tokens, NULL, &rig.err),
-        &rig.err);
-    assert_int_equal(tokens, rows.batch.target_tokens);
-    assert_int_equal(sw_engine_updates(rig.engine), STEPS);
-    outcome.weights = read_all(&rig, &outcome.count);
-    close_rig(&rig);
-    return outcome;
-}
-
-static void assert_same_bits(const struct setup *a, const struct setup *b)
-{
-    struct outcome x = train(a), y = train(b);
-    assert_memory_equal(x.loss, y.loss, sizeof x.loss);
-    assert_memory_equal(x.norm, y.norm, sizeof x.norm);
-    assert_memory_equal(&x.evaluation, &y.evaluation, sizeof x.evaluation);
-    assert_memory_equal(x.weights, y.weights, (size_t)x.count * sizeof *x.weights);
-    free(x.weights);
-    free(y.weights);
-}
 
 static void threads_overlap_and_recomputation_change_no_bit(void **state)
 {
@@ -213,9 +38,9 @@ static void the_cut_into_micro_batches_does_not_matter(void **state)
             assert_true(fabs(have.loss[step] - want.loss[step]) <= 1e-5 * want.loss[step]);
             assert_true(fabs(have.norm[step] - want.norm[step]) <= 1e-4 * want.norm[step]);
         }
-        free(have.weights);
+        free_outcome(&have);
     }
-    free(want.weights);
+    free_outcome(&want);
 }
 
 /* The loss's slope along the gradient, by central differences of the loss in double. Its error is
@@ -303,7 +128,7 @@ static void frozen_parameters_stay(void **state)
     (void)state;
     const struct setup setup = {.micro_batch = 4, .threads = 2, .freeze = "encoder.*"};
     struct outcome outcome = train(&setup);
-    struct sw_model *model = make_model();
+    struct sw_model *model = make_model(false);
     int64_t at = 0, moved = 0;
     for (int64_t i = 0; i < model->param_count; i++) {
         int64_t n = model->params[i].elements;
@@ -317,7 +142,7 @@ static void frozen_parameters_stay(void **state)
         at += n;
     }
     assert_true(moved > 10);
-    free(outcome.weights);
+    free_outcome(&outcome);
     sw_model_close(model);
 }
 

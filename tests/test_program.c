@@ -52,83 +52,149 @@ static struct sw_plan *make_plan(const struct sw_model *model,
     return plan;
 }
 
-/* Serial versions: for op i and its use u, which op had written the resource last. */
-static void serial_versions(const struct sw_program *program, int64_t *seen)
+/* Of a use of a resource: how many ops had written it, and how many had added to it since. */
+struct version {
+    int32_t written, added;
+};
+
+enum { USES = 2 * SW_OP_USES };
+
+/* Uses of an op: reads, then writes, then adds. */
+static int32_t uses_of(const struct sw_op *op, int32_t *resources)
 {
-    int64_t *writer = calloc((size_t)program->resource_count, sizeof *writer);
-    memset(writer, -1, (size_t)program->resource_count * sizeof *writer);
-    for (int64_t i = 0; i < program->op_count; i++) {
-        const struct sw_op *op = &program->ops[i];
-        for (int32_t r = 0; r < op->read_count; r++)
-            seen[i * 2 * SW_OP_USES + r] = writer[op->reads[r]];
-        for (int32_t w = 0; w < op->write_count; w++) {
-            seen[i * 2 * SW_OP_USES + SW_OP_USES + w] = writer[op->writes[w]];
-            writer[op->writes[w]] = i;
-        }
-    }
-    free(writer);
+    int32_t count = 0;
+    for (int32_t r = 0; r < op->read_count; r++)
+        resources[count++] = op->reads[r];
+    for (int32_t w = 0; w < op->write_count; w++)
+        resources[count++] = op->writes[w];
+    for (int32_t a = 0; a < op->add_count; a++)
+        resources[count++] = op->adds[a];
+    return count;
 }
 
-/* Start and finish ops in a random order that waits and lanes allow; several are in flight. */
-static void run_randomly(const struct sw_program *program, const int64_t *seen, uint32_t seed)
+static bool is_add(const struct sw_op *op, int32_t use)
 {
-    int64_t *writer = calloc((size_t)program->resource_count, sizeof *writer);
-    int32_t *writing = calloc((size_t)program->resource_count, sizeof *writing);
-    int32_t *reading = calloc((size_t)program->resource_count, sizeof *reading);
-    memset(writer, -1, (size_t)program->resource_count * sizeof *writer);
-    int32_t started[SW_LANES] = {0}, done[SW_LANES] = {0};
+    return use >= op->read_count + op->write_count;
+}
+
+/* Serial versions: what op i sees at its use u. */
+static void serial_versions(const struct sw_program *program, struct version *seen)
+{
+    struct version *now = calloc((size_t)program->resource_count, sizeof *now);
+    for (int64_t i = 0; i < program->op_count; i++) {
+        const struct sw_op *op = &program->ops[i];
+        int32_t resources[USES], count = uses_of(op, resources);
+        for (int32_t u = 0; u < count; u++)
+            seen[i * USES + u] = now[resources[u]];
+        for (int32_t w = 0; w < op->write_count; w++)
+            now[op->writes[w]] = (struct version){now[op->writes[w]].written + 1, 0};
+        for (int32_t a = 0; a < op->add_count; a++)
+            now[op->adds[a]].added++;
+    }
+    free(now);
+}
+
+/* A run in progress. */
+struct run {
+    const struct sw_program *program;
+    const struct version *seen;
+    struct version *now;                 /* as ops have begun; adds count when they are done */
+    int32_t *writing, *reading, *adding; /* ops under way, by resource */
+    int32_t started[SW_LANES], done[SW_LANES];
+};
+
+static void begin_op(struct run *run, int64_t index)
+{
+    const struct sw_op *op = &run->program->ops[index];
+    int32_t resources[USES], count = uses_of(op, resources);
+    for (int32_t u = 0; u < count; u++) {
+        struct version want = run->seen[index * USES + u], have = run->now[resources[u]];
+        assert_int_equal(run->writing[resources[u]], 0); /* I2 */
+        assert_int_equal(have.written, want.written);    /* I1 */
+        if (!is_add(op, u)) {
+            assert_int_equal(run->adding[resources[u]], 0);
+            assert_int_equal(have.added, want.added);
+        }
+        if (u >= op->read_count)
+            assert_int_equal(run->reading[resources[u]], 0);
+    }
+    for (int32_t r = 0; r < op->read_count; r++)
+        run->reading[op->reads[r]]++;
+    for (int32_t w = 0; w < op->write_count; w++) {
+        run->writing[op->writes[w]]++;
+        run->now[op->writes[w]] = (struct version){run->now[op->writes[w]].written + 1, 0};
+    }
+    for (int32_t a = 0; a < op->add_count; a++)
+        run->adding[op->adds[a]]++;
+}
+
+static void end_op(struct run *run, int64_t index)
+{
+    const struct sw_op *op = &run->program->ops[index];
+    for (int32_t r = 0; r < op->read_count; r++)
+        run->reading[op->reads[r]]--;
+    for (int32_t w = 0; w < op->write_count; w++)
+        run->writing[op->writes[w]]--;
+    for (int32_t a = 0; a < op->add_count; a++) {
+        run->adding[op->adds[a]]--;
+        run->now[op->adds[a]].added++;
+    }
+}
+
+static bool is_ready(const struct run *run, const struct sw_op *op)
+{
+    for (int32_t i = 0; i < op->wait_count; i++) {
+        const struct sw_wait *wait = &run->program->waits[op->first_wait + i];
+        if (run->done[wait->queue] < wait->count)
+            return false;
+    }
+    return true;
+}
+
+/* Start and finish ops in a random order that waits and lanes allow; several are in flight, of the
+ * drives' lanes up to 4 each. */
+static void run_randomly(const struct sw_program *program, const struct version *seen,
+                         uint32_t seed)
+{
+    size_t resources = (size_t)program->resource_count;
+    struct run run = {.program = program,
+                      .seen = seen,
+                      .now = calloc(resources, sizeof *run.now),
+                      .writing = calloc(resources, sizeof *run.writing),
+                      .reading = calloc(resources, sizeof *run.reading),
+                      .adding = calloc(resources, sizeof *run.adding)};
     int64_t left = program->op_count;
     const uint32_t key[2] = {seed, 7};
+    assert_int_equal(program->queue_count, SW_LANES);
     for (uint32_t turn = 0; left > 0; turn++) {
-        assert_true(turn < 1000000); /* I3 */
+        assert_true(turn < 10000000); /* I3 */
         uint32_t words[4];
         sw_philox(key, (const uint32_t[4]){turn, 0, 0, 0}, words);
         int lane = (int)(words[0] % SW_LANES);
-        if (started[lane] > done[lane]) { /* finish what runs, or leave it running */
-            if (words[1] % 2 == 0)
-                continue;
-            const struct sw_op *op = &program->ops[program->lane_ops[lane][done[lane]]];
-            for (int32_t r = 0; r < op->read_count; r++)
-                reading[op->reads[r]]--;
-            for (int32_t w = 0; w < op->write_count; w++)
-                writing[op->writes[w]]--;
-            done[lane]++;
+        int32_t flying = run.started[lane] - run.done[lane];
+        if (flying > 0 && words[1] % 2 == 0) {
+            end_op(&run, program->queues[lane].ops[run.done[lane]++]);
             left--;
             continue;
         }
-        if (started[lane] == program->lane_count[lane])
+        if (run.started[lane] == program->queues[lane].count ||
+            flying >= (lane >= SW_LANE_STATE_READ ? 4 : 1))
             continue;
-        int64_t index = program->lane_ops[lane][started[lane]];
-        const struct sw_op *op = &program->ops[index];
-        bool ready = true;
-        for (int l = 0; l < SW_LANES; l++)
-            ready = ready && done[l] >= op->waits[l];
-        if (!ready)
+        int64_t index = program->queues[lane].ops[run.started[lane]];
+        if (!is_ready(&run, &program->ops[index]))
             continue;
-        for (int32_t r = 0; r < op->read_count; r++) {
-            assert_int_equal(writing[op->reads[r]], 0);                               /* I2 */
-            assert_int_equal(writer[op->reads[r]], seen[index * 2 * SW_OP_USES + r]); /* I1 */
-            reading[op->reads[r]]++;
-        }
-        for (int32_t w = 0; w < op->write_count; w++) {
-            assert_int_equal(writing[op->writes[w]], 0);
-            assert_int_equal(reading[op->writes[w]], 0);
-            assert_int_equal(writer[op->writes[w]], seen[index * 2 * SW_OP_USES + SW_OP_USES + w]);
-        }
-        for (int32_t w = 0; w < op->write_count; w++) {
-            writing[op->writes[w]]++;
-            writer[op->writes[w]] = index;
-        }
-        started[lane]++;
+        begin_op(&run, index);
+        run.started[lane]++;
     }
-    free(writer);
-    free(writing);
-    free(reading);
+    free(run.now);
+    free(run.writing);
+    free(run.reading);
+    free(run.adding);
 }
 
 static void check_program(const struct sw_program *program)
 {
-    int64_t *seen = calloc((size_t)program->op_count * 2 * SW_OP_USES, sizeof *seen);
+    struct version *seen = calloc((size_t)program->op_count * USES + 1, sizeof *seen);
     serial_versions(program, seen);
     for (uint32_t seed = 0; seed < 4; seed++)
         run_randomly(program, seen, seed);
@@ -187,10 +253,10 @@ static void a_step_has_the_ops_it_should(void **state)
     sw_model_close(model);
 }
 
-static double one_second(const struct sw_op *op, void *context)
+static void one_second(const struct sw_op *op, void *context, struct sw_op_cost *out)
 {
     (void)context;
-    return op->lane == SW_LANE_COMPUTE || op->lane == SW_LANE_OPTIMIZER ? 1.0 : 0.0;
+    out->seconds = op->lane == SW_LANE_COMPUTE || op->lane == SW_LANE_OPTIMIZER ? 1.0 : 0.0;
 }
 
 /* Without overlap a simulation takes the sum of all ops; with it, no less than the busiest lane. */

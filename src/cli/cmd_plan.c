@@ -6,20 +6,29 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-static void use_machine(const struct sw_machine *machine, const struct sw_device_ops *device,
-                        struct sw_plan_request *request)
+/* The machine of the file in place of this one; limits that were configured stay. */
+static void use_machine(const struct sw_machine *machine, const struct sw_config *config,
+                        const struct sw_device_ops *device, struct sw_plan_request *request)
 {
     bool gpu = device->asynchronous && machine->gpu_count > 0;
-    request->rates.gemm_flops =
-        gpu ? machine->gpus[0].gemm_flops_per_second : machine->gemm_flops_per_second;
-    request->rates.host_bytes = machine->optimizer_bytes_per_second;
-    if (gpu) {
-        request->rates.h2d_bytes = machine->gpus[0].h2d_bytes_per_second;
-        request->rates.d2h_bytes = machine->gpus[0].d2h_bytes_per_second;
-    }
-    if (request->device_memory_bytes == 0)
-        request->device_memory_bytes =
-            gpu ? machine->gpus[0].memory_bytes : machine->memory_available_bytes / 10 * 9;
+    int64_t host_bytes = sw_machine_host_bytes(machine) / 10 * 9;
+    sw_plan_rates_of_machine(machine, gpu, &request->rates);
+    request->device_memory_bytes = config->devices.memory_bytes;
+    request->host_memory_bytes = config->offload.host_memory_bytes;
+    request->total_memory_bytes = gpu ? 0 : host_bytes;
+    if (gpu && request->device_memory_bytes == 0)
+        request->device_memory_bytes = machine->gpus[0].memory_bytes;
+    if (gpu && request->host_memory_bytes == 0)
+        request->host_memory_bytes = host_bytes;
+    if (machine->drive_count == 0)
+        return;
+    request->nvme_bytes = 0;
+    request->nvme_directories = machine->drive_count;
+    for (int i = 0; i < machine->drive_count; i++)
+        request->nvme_bytes += machine->drives[i].free_bytes;
+    if (config->offload.nvme_capacity_bytes > 0 &&
+        config->offload.nvme_capacity_bytes < request->nvme_bytes)
+        request->nvme_bytes = config->offload.nvme_capacity_bytes;
 }
 
 static sw_code print_plan(struct sw_session *session, const struct sw_plan_request *request,
@@ -54,10 +63,8 @@ static sw_code plan(struct sw_session *session, const struct sw_cli_args *args, 
         machine = calloc(1, sizeof *machine);
         code = machine != NULL ? sw_machine_read(path, machine, err)
                                : SW_FAIL(err, SW_E_MEMORY, "no memory to read %s", path);
-        if (code == SW_OK) {
-            request.device_memory_bytes = session->config->devices.memory_bytes;
-            use_machine(machine, session->device, &request);
-        }
+        if (code == SW_OK)
+            use_machine(machine, session->config, session->device, &request);
         free(machine);
     }
     return code == SW_OK ? print_plan(session, &request, json, err) : code;

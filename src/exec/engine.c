@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { TRACED_OPS = 1 << 20 };
+enum { TRACED_OPS = 1 << 18 };
 
 static sw_code open_streams(struct sw_engine *engine, struct sw_err *err)
 {
@@ -16,7 +16,7 @@ static sw_code open_streams(struct sw_engine *engine, struct sw_err *err)
         enum sw_stream_kind kind;
     } streams[] = {{SW_LANE_COMPUTE, SW_STREAM_COMPUTE},
                    {SW_LANE_H2D, SW_STREAM_H2D},
-                   {SW_LANE_OPTIMIZER, SW_STREAM_D2H}};
+                   {SW_LANE_D2H, SW_STREAM_D2H}};
     for (size_t i = 0; i < sizeof streams / sizeof *streams; i++) {
         sw_code code = engine->device_ops->stream_open(engine->device, streams[i].kind,
                                                        &engine->streams[streams[i].lane], err);
@@ -24,6 +24,21 @@ static sw_code open_streams(struct sw_engine *engine, struct sw_err *err)
             return code;
     }
     return SW_OK;
+}
+
+static sw_code open_executor(struct sw_engine *engine, struct sw_err *err)
+{
+    const struct sw_executor_config config = {
+        .run = sw_engine_run_op,
+        .start = sw_engine_start_op,
+        .finish = sw_engine_finish_op,
+        .deep = 1U << SW_LANE_STATE_READ | 1U << SW_LANE_STATE_WRITE | 1U << SW_LANE_FETCH |
+                1U << SW_LANE_SPILL,
+        .context = engine,
+        .ranks = 1,
+        .overlap = engine->config.overlap,
+    };
+    return sw_executor_open(&engine->executor, &config, err);
 }
 
 sw_code sw_engine_open(struct sw_engine **out, const struct sw_engine_config *config,
@@ -44,32 +59,21 @@ sw_code sw_engine_open(struct sw_engine **out, const struct sw_engine_config *co
     sw_code code = config->device->open(&engine->device, &device, err);
     if (code == SW_OK)
         code = open_streams(engine, err);
+    engine->store = (struct sw_store){.plan = engine->plan,
+                                      .ops = engine->device_ops,
+                                      .device = engine->device,
+                                      .load_stream = engine->streams[SW_LANE_H2D],
+                                      .pool = config->pool};
     if (code == SW_OK)
         code = sw_engine_alloc(engine, err);
-    if (code == SW_OK) {
-        const struct sw_executor_config executor = {sw_engine_run_op, engine, config->overlap};
-        code = sw_executor_open(&engine->executor, &executor, err);
-    }
+    if (code == SW_OK)
+        code = open_executor(engine, err);
     if (code != SW_OK) {
         sw_engine_close(engine);
         return code;
     }
     *out = engine;
     return SW_OK;
-}
-
-static void free_tables(struct sw_engine *engine)
-{
-    free(engine->units);
-    free(engine->optim_params);
-    free(engine->batches);
-    free(engine->activations);
-    free(engine->contexts);
-    free(engine->gradients);
-    free(engine->encoder_gradients);
-    free(engine->bias_partials);
-    free(engine->partials);
-    free(engine->partial_start);
 }
 
 void sw_engine_close(struct sw_engine *engine)
@@ -79,121 +83,28 @@ void sw_engine_close(struct sw_engine *engine)
     sw_memory_unseal();
     sw_executor_close(engine->executor);
     sw_generation_close(engine);
-    for (int64_t m = 0; engine->batches != NULL && m < engine->plan->microbatches; m++)
-        engine->device_ops->host_free(engine->device, engine->batches[m].staging,
-                                      engine->plan->batch_bytes);
+    sw_store_close(&engine->store);
     for (int i = 0; i < SW_LANES; i++)
         if (engine->streams[i] != NULL)
             engine->device_ops->stream_close(engine->streams[i]);
     if (engine->device != NULL)
         engine->device_ops->close(engine->device);
-    free_tables(engine);
+    free(engine->batches);
+    free(engine->activations);
+    free(engine->contexts);
+    free(engine->gradients);
+    free(engine->encoder_gradients);
+    free(engine->bias_partials);
+    free(engine->partials);
+    free(engine->partial_start);
     free(engine);
-}
-
-/* ---- weights and states ---- */
-
-static void check_range(const struct sw_engine *engine, int64_t param, int64_t first, int64_t count)
-{
-    sw_assert(param >= 0 && param < engine->model->param_count);
-    sw_assert(first >= 0 && count >= 0 && first + count <= engine->model->params[param].elements);
-}
-
-sw_code sw_engine_write_param(struct sw_engine *engine, int64_t param, int64_t first, int64_t count,
-                              const float *values, struct sw_err *err)
-{
-    check_range(engine, param, first, count);
-    const struct sw_unit_memory *unit = &engine->units[engine->model->params[param].unit];
-    int64_t at = engine->model->params[param].offset + first;
-    enum sw_dtype dtype = engine->plan->request.compute;
-    if (unit->master != NULL)
-        memcpy(unit->master + at, values, (size_t)count * sizeof *values);
-    else if (unit->low != NULL)
-        sw_weights_split(engine->config.pool, values, unit->high + at, unit->low + at, count);
-    if (unit->weights == (void *)unit->master || unit->weights == (void *)unit->high)
-        return SW_OK;
-    if (dtype == SW_BF16)
-        sw_weights_round(engine->config.pool, values, (uint16_t *)unit->weights + at, count);
-    else
-        memcpy((float *)unit->weights + at, values, (size_t)count * sizeof *values);
-    (void)err;
-    return SW_OK;
-}
-
-sw_code sw_engine_read_param(struct sw_engine *engine, int64_t param, int64_t first, int64_t count,
-                             float *values, struct sw_err *err)
-{
-    sw_code code = sw_engine_drain(engine, err);
-    if (code != SW_OK)
-        return code;
-    check_range(engine, param, first, count);
-    const struct sw_unit_memory *unit = &engine->units[engine->model->params[param].unit];
-    int64_t at = engine->model->params[param].offset + first;
-    if (unit->master != NULL)
-        memcpy(values, unit->master + at, (size_t)count * sizeof *values);
-    else if (unit->low != NULL)
-        sw_weights_join(engine->config.pool, unit->high + at, unit->low + at, values, count);
-    else if (engine->plan->request.compute == SW_BF16)
-        for (int64_t i = 0; i < count; i++)
-            values[i] = sw_bf16_to_float(((const uint16_t *)unit->weights)[at + i]);
-    else
-        memcpy(values, (const float *)unit->weights + at, (size_t)count * sizeof *values);
-    return SW_OK;
-}
-
-/* Where elements of a state lie. */
-static char *state_at(struct sw_engine *engine, int64_t param, int state, int64_t first,
-                      int64_t count, size_t *bytes)
-{
-    const struct sw_param *p = &engine->model->params[param];
-    const struct sw_unit_memory *unit = &engine->units[p->unit];
-    struct sw_optim_state described;
-    sw_optim_state_describe(engine->config.optim, &unit->optim,
-                            param - engine->model->units[p->unit].first_param, state, &described);
-    sw_assert(first >= 0 && count >= 0 && first + count <= described.elements);
-    int64_t size = sw_dtype_bytes(described.dtype);
-    char *array = unit->factors != NULL ? (char *)unit->factors : unit->moments[described.array];
-    *bytes = (size_t)(count * size);
-    return array + (described.offset + first) * size;
-}
-
-sw_code sw_engine_write_state(struct sw_engine *engine, int64_t param, int state, int64_t first,
-                              int64_t count, const void *values, struct sw_err *err)
-{
-    (void)err;
-    size_t bytes = 0;
-    char *to = state_at(engine, param, state, first, count, &bytes);
-    memcpy(to, values, bytes);
-    return SW_OK;
-}
-
-sw_code sw_engine_read_state(struct sw_engine *engine, int64_t param, int state, int64_t first,
-                             int64_t count, void *values, struct sw_err *err)
-{
-    sw_code code = sw_engine_drain(engine, err);
-    if (code != SW_OK)
-        return code;
-    size_t bytes = 0;
-    const char *from = state_at(engine, param, state, first, count, &bytes);
-    memcpy(values, from, bytes);
-    return SW_OK;
-}
-
-sw_code sw_engine_read_gradient(struct sw_engine *engine, int64_t param, int64_t first,
-                                int64_t count, float *values, struct sw_err *err)
-{
-    check_range(engine, param, first, count);
-    const struct sw_param *p = &engine->model->params[param];
-    if (!engine->held || engine->units[p->unit].gradient == NULL)
-        return SW_FAIL(err, SW_E_FAILED, "no gradient of %s is held", p->name);
-    memcpy(values, engine->units[p->unit].gradient + p->offset + first,
-           (size_t)count * sizeof *values);
-    return SW_OK;
 }
 
 sw_code sw_engine_start(struct sw_engine *engine, struct sw_err *err)
 {
     (void)err;
+    if (engine->store.spill != NULL)
+        sw_spill_counters(engine->store.spill, &engine->io_before);
     engine->started = true;
     sw_memory_seal();
     return SW_OK;
@@ -215,17 +126,29 @@ int64_t sw_engine_device_bytes(const struct sw_engine *engine)
     return engine->device_ops->high_water_bytes(engine->device);
 }
 
+void sw_engine_io(const struct sw_engine *engine, struct sw_spill_counters *out)
+{
+    *out = (struct sw_spill_counters){0};
+    if (engine->store.spill != NULL)
+        sw_spill_counters(engine->store.spill, out);
+}
+
 /* ---- running ---- */
 
 static sw_code run(struct sw_engine *engine, const struct sw_program *program, struct sw_err *err)
 {
     sw_assert(engine->started);
-    return sw_executor_run(engine->executor, program, engine->busy_seconds, err);
+    if (engine->broken)
+        return SW_FAIL(err, SW_E_FAILED, "an earlier step failed half way");
+    engine->applying = engine->held && engine->norm.finite;
+    sw_code code = sw_executor_run(engine->executor, program, engine->busy_seconds, err);
+    engine->broken = code != SW_OK;
+    return code;
 }
 
 static sw_code read_loss(struct sw_engine *engine, double *out, struct sw_err *err)
 {
-    struct sw_stream *stream = engine->streams[SW_LANE_COMPUTE];
+    struct sw_stream *stream = engine->streams[SW_LANE_D2H];
     engine->device_ops->copy(stream, out, engine->loss_sum, (int64_t)sizeof *out);
     return engine->device_ops->stream_sync(stream, err);
 }
@@ -253,24 +176,54 @@ static sw_code check_batch(const struct sw_engine *engine, const struct sw_batch
     return SW_OK;
 }
 
-/* The first block with a value that is not finite in its output, or -1. */
-static int32_t find_nonfinite(const struct sw_engine *engine)
+/* The step's loss or gradient is not finite: run forward again, with its dropout, and look at every
+ * block's output. -1: all are finite, or the back end cannot tell. */
+static sw_code find_nonfinite(struct sw_engine *engine, int32_t *block, struct sw_err *err)
 {
-    int64_t width = engine->model->t5.d_model;
-    if (engine->device_ops->asynchronous || engine->plan->request.compute != SW_F32)
-        return -1;
-    for (int64_t block = 0; block < engine->model->block_count - 1; block++) {
-        bool target = block > sw_plan_encoder_end(engine->model);
-        for (int64_t m = 0; m < engine->batch_count; m++) {
-            const struct sw_microbatch *view = &engine->batches[m].view;
-            int64_t count = (target ? view->target.tokens : view->source.tokens) * width;
-            const float *values = engine->activations[block * engine->plan->microbatches + m];
-            for (int64_t i = 0; i < count; i++)
-                if (!isfinite(values[i]))
-                    return (int32_t)block;
-        }
-    }
-    return -1;
+    engine->training = false;
+    engine->diagnosing = true;
+    engine->nonfinite_block = -1;
+    sw_code code = run(engine, engine->plan->evaluation, err);
+    engine->diagnosing = false;
+    *block = engine->nonfinite_block;
+    return code;
+}
+
+static void begin_step(struct sw_engine *engine, int64_t step, double lr,
+                       const struct sw_batch *batch)
+{
+    engine->training = true;
+    engine->dropout = engine->config.dropout;
+    sw_random_key(engine->config.seed, (uint64_t)step << 8 | SW_RANDOM_DROPOUT,
+                  engine->dropout_key);
+    engine->target_tokens = batch->target_tokens;
+    engine->logits = NULL;
+    sw_engine_fill_batches(engine, batch, engine->config.smoothing);
+    if (sw_engine_early(engine))
+        engine->update = (struct sw_optim_update){engine->update.number + 1, lr, 1.0f};
+}
+
+/* What the window that comes will need. */
+static void hold(struct sw_engine *engine, double lr)
+{
+    if (sw_engine_early(engine))
+        return;
+    engine->held = true;
+    engine->update.lr = lr;
+    engine->update.clip_scale = engine->norm.clip_scale;
+    if (engine->norm.finite)
+        engine->update.number++;
+}
+
+static void take_counters(struct sw_engine *engine, struct sw_step_result *out)
+{
+    struct sw_spill_counters io;
+    sw_engine_io(engine, &io);
+    out->nvme_read_bytes = io.read_bytes - engine->io_before.read_bytes;
+    out->nvme_written_bytes = io.written_bytes - engine->io_before.written_bytes;
+    engine->io_before = io;
+    memcpy(out->busy_seconds, engine->busy_seconds, sizeof out->busy_seconds);
+    memset(engine->busy_seconds, 0, sizeof engine->busy_seconds);
 }
 
 sw_code sw_engine_step(struct sw_engine *engine, int64_t step, double lr,
@@ -282,37 +235,29 @@ sw_code sw_engine_step(struct sw_engine *engine, int64_t step, double lr,
         code = clear_loss(engine, err);
     if (code != SW_OK)
         return code;
-    engine->training = true;
-    engine->dropout = engine->config.dropout;
-    sw_random_key(engine->config.seed, (uint64_t)step << 8 | SW_RANDOM_DROPOUT,
-                  engine->dropout_key);
-    engine->target_tokens = batch->target_tokens;
-    engine->logits = NULL;
-    sw_engine_fill_batches(engine, batch, engine->config.smoothing);
+    begin_step(engine, step, lr, batch);
     code = run(engine, engine->plan->step, err);
     double loss_sum = 0;
     if (code == SW_OK)
         code = read_loss(engine, &loss_sum, err);
+    double end = sw_seconds_now();
     if (code != SW_OK)
         return sw_err_while(err, "running step %lld", (long long)step);
     *out = (struct sw_step_result){.loss = loss_sum / (double)batch->target_tokens,
                                    .grad_norm = engine->norm.norm,
                                    .nonfinite_block = -1};
-    engine->norm.finite = engine->norm.finite && isfinite(out->loss);
-    out->finite = engine->norm.finite;
-    if (!out->finite)
-        out->nonfinite_block = find_nonfinite(engine);
-    engine->held = true;
-    engine->update.lr = lr;
-    engine->update.clip_scale = engine->norm.clip_scale;
-    if (out->finite)
-        engine->update.number++;
-    double end = sw_seconds_now();
+    out->finite = engine->norm.finite = engine->norm.finite && isfinite(out->loss);
+    hold(engine, lr);
     out->seconds = end - (engine->last_end_seconds >= 0 ? engine->last_end_seconds : begin);
     engine->last_end_seconds = end;
-    memcpy(out->busy_seconds, engine->busy_seconds, sizeof out->busy_seconds);
-    memset(engine->busy_seconds, 0, sizeof engine->busy_seconds);
-    return SW_OK;
+    take_counters(engine, out);
+    if (!out->finite)
+        code = find_nonfinite(engine, &out->nonfinite_block, err);
+    if (code == SW_OK && !out->finite && sw_engine_early(engine))
+        code = SW_FAIL(err, SW_E_NONFINITE,
+                       "the loss is not finite, and with optimizer.early_step "
+                       "the step cannot be undone");
+    return code;
 }
 
 sw_code sw_engine_drain(struct sw_engine *engine, struct sw_err *err)

@@ -10,6 +10,7 @@
 #define SPILLWAY_EXEC_ENGINE_H
 
 #include "data/row.h"
+#include "io/spill.h"
 #include "kernels/device.h"
 #include "model/spec.h"
 #include "optim/optim.h"
@@ -29,6 +30,9 @@ struct sw_engine_config {
     float dropout;    /* in training */
     float smoothing;  /* label smoothing, in training */
     bool overlap;     /* lanes run at the same time; false: one op after the other */
+    /* Directories and settings for what the plan puts on drives; its capacity is the plan's. NULL:
+     * none. Used while the engine is opened. */
+    const struct sw_spill_config *spill;
 };
 
 sw_code sw_engine_open(struct sw_engine **out, const struct sw_engine_config *config,
@@ -60,6 +64,8 @@ int64_t sw_engine_updates(const struct sw_engine *engine);
 void sw_engine_set_updates(struct sw_engine *engine, int64_t updates);
 /* Highest device memory so far. */
 int64_t sw_engine_device_bytes(const struct sw_engine *engine);
+/* Bytes that went from and to drives since the engine was opened; zero without any. */
+void sw_engine_io(const struct sw_engine *engine, struct sw_spill_counters *out);
 
 struct sw_step_result {
     double loss;      /* mean over the global batch's target tokens (with smoothing) */
@@ -69,6 +75,7 @@ struct sw_step_result {
     double seconds;          /* end of the previous step's backward to the end of this one's, drains
                                 excluded */
     double busy_seconds[SW_LANES]; /* of each lane, the drains since the last step included */
+    int64_t nvme_read_bytes, nvme_written_bytes; /* likewise */
 };
 
 /* One optimizer step. `step` counts from 1; `lr` is its learning rate, used when its window runs.

@@ -1,8 +1,7 @@
 #include "exec/executor.h"
 
-#include "base/file.h"
 #include "base/mem.h"
-#include "base/text.h"
+#include "exec/trace.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -11,34 +10,32 @@
 
 struct lane {
     struct sw_executor *executor;
-    enum sw_lane lane;
+    int32_t queue;
     pthread_t thread;
     bool running; /* the thread was created */
-    double busy_seconds;
-};
-
-struct event {
-    double begin, end;
-    enum sw_op_kind kind;
-    enum sw_lane lane;
-    int32_t block, unit, microbatch;
+    bool deep;
+    pthread_cond_t wake;
+    /* under the lock */
+    const struct sw_op *waiting; /* the op whose waits are not over; NULL: not asleep for one */
+    int32_t done;
+    double busy_seconds, busy_until;
+    double started[SW_EXECUTOR_DEPTH]; /* when each op under way began */
 };
 
 struct sw_executor {
     struct sw_executor_config config;
     pthread_mutex_t lock;
-    pthread_cond_t changed;
+    pthread_cond_t finished;
     /* under `lock` */
     const struct sw_program *program;
     int64_t generation; /* counts programs: lanes notice a new one */
-    int32_t done[SW_LANES];
-    int lanes_left; /* lanes that have not finished this program */
+    int lanes_left;     /* lanes that have not finished this program */
     bool closing;
     struct sw_err error;
-    struct event *events; /* NULL: not tracing */
-    int64_t event_count, event_room;
+    struct sw_trace *trace; /* NULL: not tracing */
 
-    struct lane lanes[SW_LANES];
+    int32_t lane_count;
+    struct lane lanes[];
 };
 
 double sw_seconds_now(void)
@@ -50,22 +47,50 @@ double sw_seconds_now(void)
 
 static bool waits_are_over(const struct sw_executor *executor, const struct sw_op *op)
 {
-    for (int lane = 0; lane < SW_LANES; lane++)
-        if (executor->done[lane] < op->waits[lane])
+    const struct sw_wait *wait = executor->program->waits + op->first_wait;
+    for (int32_t i = 0; i < op->wait_count; i++)
+        if (executor->lanes[wait[i].queue].done < wait[i].count)
             return false;
     return true;
 }
 
-/* With the lock held. */
-static void record(struct sw_executor *executor, const struct sw_op *op, double begin, double end)
+/* ---- all with the lock held ---- */
+
+/* Wake the lanes that can go on: after an op, or after a failure. */
+static void wake_lanes(struct sw_executor *executor)
 {
-    if (executor->events == NULL || executor->event_count == executor->event_room)
-        return;
-    executor->events[executor->event_count++] =
-        (struct event){begin, end, op->kind, op->lane, op->block, op->unit, op->microbatch};
+    for (int32_t i = 0; i < executor->lane_count; i++) {
+        struct lane *lane = &executor->lanes[i];
+        if (lane->waiting != NULL &&
+            (executor->error.code != SW_OK || waits_are_over(executor, lane->waiting))) {
+            lane->waiting = NULL;
+            pthread_cond_signal(&lane->wake);
+        }
+    }
 }
 
-/* Run one op without the lock; the lock is held before and after. */
+static void fail(struct sw_executor *executor, const struct sw_err *err)
+{
+    if (executor->error.code == SW_OK)
+        executor->error = *err;
+    wake_lanes(executor);
+}
+
+static void note_done(struct sw_executor *executor, struct lane *lane, const struct sw_op *op,
+                      double begin, double end)
+{
+    if (begin < lane->busy_until)
+        begin = lane->busy_until;
+    lane->busy_seconds += end - begin;
+    lane->busy_until = end;
+    if (executor->trace != NULL)
+        sw_trace_add(executor->trace, op, begin, end);
+    lane->done++;
+    wake_lanes(executor);
+}
+
+/* ---- the lock is given up while an op runs ---- */
+
 static void run_op(struct sw_executor *executor, struct lane *lane, const struct sw_op *op)
 {
     struct sw_err err;
@@ -75,28 +100,83 @@ static void run_op(struct sw_executor *executor, struct lane *lane, const struct
     sw_code code = executor->config.run(executor->config.context, op, &err);
     double end = sw_seconds_now();
     pthread_mutex_lock(&executor->lock);
-    lane->busy_seconds += end - begin;
-    record(executor, op, begin, end);
-    if (code != SW_OK && executor->error.code == SW_OK)
-        executor->error = err;
-    executor->done[op->lane]++;
+    if (code != SW_OK)
+        fail(executor, &err);
+    note_done(executor, lane, op, begin, end);
 }
 
-/* A lane's part of the present program; the lock is held. */
+static bool start_op(struct sw_executor *executor, struct lane *lane, const struct sw_op *op)
+{
+    struct sw_err err;
+    sw_err_init(&err);
+    int place = op->ordinal % SW_EXECUTOR_DEPTH;
+    pthread_mutex_unlock(&executor->lock);
+    double begin = sw_seconds_now();
+    sw_code code = executor->config.start(executor->config.context, op, place, &err);
+    pthread_mutex_lock(&executor->lock);
+    lane->started[place] = begin;
+    if (code != SW_OK)
+        fail(executor, &err);
+    return code == SW_OK;
+}
+
+static void finish_op(struct sw_executor *executor, struct lane *lane, const struct sw_op *op)
+{
+    struct sw_err err;
+    sw_err_init(&err);
+    int place = op->ordinal % SW_EXECUTOR_DEPTH;
+    pthread_mutex_unlock(&executor->lock);
+    sw_code code = executor->config.finish(executor->config.context, op, place, &err);
+    double end = sw_seconds_now();
+    pthread_mutex_lock(&executor->lock);
+    if (code != SW_OK)
+        fail(executor, &err);
+    note_done(executor, lane, op, lane->started[place], end);
+}
+
+static const struct sw_op *op_of(const struct sw_executor *executor, const struct lane *lane,
+                                 int32_t ordinal)
+{
+    const struct sw_queue *queue = &executor->program->queues[lane->queue];
+    return ordinal < queue->count ? &executor->program->ops[queue->ops[ordinal]] : NULL;
+}
+
+static void sleep_for(struct sw_executor *executor, struct lane *lane, const struct sw_op *op)
+{
+    lane->waiting = op;
+    while (lane->waiting != NULL && !executor->closing)
+        pthread_cond_wait(&lane->wake, &executor->lock);
+    lane->waiting = NULL;
+}
+
+/* A lane's part of the present program. */
 static void run_lane(struct sw_executor *executor, struct lane *lane)
 {
-    const struct sw_program *program = executor->program;
-    for (int32_t i = 0; i < program->lane_count[lane->lane]; i++) {
-        const struct sw_op *op = &program->ops[program->lane_ops[lane->lane][i]];
-        while (!waits_are_over(executor, op) && executor->error.code == SW_OK)
-            pthread_cond_wait(&executor->changed, &executor->lock);
-        if (executor->error.code != SW_OK)
-            break;
-        run_op(executor, lane, op);
-        pthread_cond_broadcast(&executor->changed);
+    const struct sw_op *op;
+    while ((op = op_of(executor, lane, lane->done)) != NULL && executor->error.code == SW_OK) {
+        if (waits_are_over(executor, op))
+            run_op(executor, lane, op);
+        else
+            sleep_for(executor, lane, op);
     }
-    executor->lanes_left--;
-    pthread_cond_broadcast(&executor->changed);
+}
+
+static void run_deep_lane(struct sw_executor *executor, struct lane *lane)
+{
+    int32_t issued = 0;
+    for (;;) {
+        const struct sw_op *next = op_of(executor, lane, issued);
+        bool failed = executor->error.code != SW_OK;
+        bool room = issued - lane->done < SW_EXECUTOR_DEPTH;
+        if (next != NULL && !failed && room && waits_are_over(executor, next))
+            issued += start_op(executor, lane, next) ? 1 : 0;
+        else if (issued > lane->done)
+            finish_op(executor, lane, op_of(executor, lane, lane->done));
+        else if (next != NULL && !failed)
+            sleep_for(executor, lane, next);
+        else
+            return;
+    }
 }
 
 static void *lane_main(void *context)
@@ -108,37 +188,51 @@ static void *lane_main(void *context)
     pthread_mutex_lock(&executor->lock);
     for (;;) {
         while (executor->generation == seen && !executor->closing)
-            pthread_cond_wait(&executor->changed, &executor->lock);
+            pthread_cond_wait(&lane->wake, &executor->lock);
         if (executor->closing)
             break;
         seen = executor->generation;
-        run_lane(executor, lane);
+        if (op_of(executor, lane, 0) == NULL) /* not counted in lanes_left */
+            continue;
+        if (lane->deep)
+            run_deep_lane(executor, lane);
+        else
+            run_lane(executor, lane);
+        if (--executor->lanes_left == 0)
+            pthread_cond_signal(&executor->finished);
     }
     pthread_mutex_unlock(&executor->lock);
     return NULL;
 }
 
+/* ---- */
+
 sw_code sw_executor_open(struct sw_executor **out, const struct sw_executor_config *config,
                          struct sw_err *err)
 {
-    struct sw_executor *executor = sw_calloc(1, sizeof *executor);
+    int32_t lanes = config->ranks * SW_LANES;
+    struct sw_executor *executor =
+        sw_calloc(1, (int64_t)(sizeof *executor + (size_t)lanes * sizeof *executor->lanes));
     if (executor == NULL)
         return SW_FAIL(err, SW_E_MEMORY, "no memory for the executor");
     executor->config = *config;
+    executor->lane_count = lanes;
     sw_err_init(&executor->error);
     pthread_mutex_init(&executor->lock, NULL);
-    pthread_cond_init(&executor->changed, NULL);
-    for (int i = 0; i < SW_LANES; i++) {
+    pthread_cond_init(&executor->finished, NULL);
+    for (int32_t i = 0; i < lanes; i++) {
+        executor->lanes[i].executor = executor;
+        executor->lanes[i].queue = i;
+        executor->lanes[i].deep = (config->deep >> i % SW_LANES & 1) != 0;
+        pthread_cond_init(&executor->lanes[i].wake, NULL);
+    }
+    for (int32_t i = 0; i < lanes && config->overlap; i++) {
         struct lane *lane = &executor->lanes[i];
-        lane->executor = executor;
-        lane->lane = (enum sw_lane)i;
-        if (!config->overlap)
-            continue;
         int status = pthread_create(&lane->thread, NULL, lane_main, lane);
         if (status != 0) {
             sw_executor_close(executor);
             return SW_FAIL_OS(err, SW_E_FAILED, status, "cannot start a thread for lane %s",
-                              sw_lane_name((enum sw_lane)i));
+                              sw_lane_name((enum sw_lane)(i % SW_LANES)));
         }
         lane->running = true;
     }
@@ -152,38 +246,63 @@ void sw_executor_close(struct sw_executor *executor)
         return;
     pthread_mutex_lock(&executor->lock);
     executor->closing = true;
-    pthread_cond_broadcast(&executor->changed);
+    for (int32_t i = 0; i < executor->lane_count; i++)
+        pthread_cond_signal(&executor->lanes[i].wake);
     pthread_mutex_unlock(&executor->lock);
-    for (int i = 0; i < SW_LANES; i++)
+    for (int32_t i = 0; i < executor->lane_count; i++) {
         if (executor->lanes[i].running)
             pthread_join(executor->lanes[i].thread, NULL);
-    pthread_cond_destroy(&executor->changed);
+        pthread_cond_destroy(&executor->lanes[i].wake);
+    }
+    pthread_cond_destroy(&executor->finished);
     pthread_mutex_destroy(&executor->lock);
-    free(executor->events);
+    sw_trace_close(executor->trace);
     free(executor);
+}
+
+static void run_in_lanes(struct sw_executor *executor)
+{
+    executor->lanes_left = 0;
+    executor->generation++;
+    for (int32_t i = 0; i < executor->lane_count; i++)
+        if (executor->program->queues[i].count > 0) {
+            executor->lanes_left++;
+            pthread_cond_signal(&executor->lanes[i].wake);
+        }
+    while (executor->lanes_left > 0)
+        pthread_cond_wait(&executor->finished, &executor->lock);
+}
+
+static void run_serially(struct sw_executor *executor)
+{
+    const struct sw_program *program = executor->program;
+    for (int64_t i = 0; i < program->op_count && executor->error.code == SW_OK; i++) {
+        const struct sw_op *op = &program->ops[i];
+        struct lane *lane = &executor->lanes[sw_op_queue(op)];
+        if (!lane->deep)
+            run_op(executor, lane, op);
+        else if (start_op(executor, lane, op))
+            finish_op(executor, lane, op);
+    }
 }
 
 sw_code sw_executor_run(struct sw_executor *executor, const struct sw_program *program,
                         double *busy_seconds, struct sw_err *err)
 {
+    sw_assert(program->queue_count == executor->lane_count);
     pthread_mutex_lock(&executor->lock);
     sw_err_init(&executor->error);
     executor->program = program;
-    memset(executor->done, 0, sizeof executor->done);
-    for (int i = 0; i < SW_LANES; i++)
-        executor->lanes[i].busy_seconds = 0;
-    if (executor->config.overlap) {
-        executor->lanes_left = SW_LANES;
-        executor->generation++;
-        pthread_cond_broadcast(&executor->changed);
-        while (executor->lanes_left > 0)
-            pthread_cond_wait(&executor->changed, &executor->lock);
-    } else {
-        for (int64_t i = 0; i < program->op_count && executor->error.code == SW_OK; i++)
-            run_op(executor, &executor->lanes[program->ops[i].lane], &program->ops[i]);
+    for (int32_t i = 0; i < executor->lane_count; i++) {
+        executor->lanes[i].busy_seconds = executor->lanes[i].busy_until = 0;
+        executor->lanes[i].done = 0;
     }
-    for (int i = 0; i < SW_LANES; i++)
-        busy_seconds[i] += executor->lanes[i].busy_seconds;
+    if (executor->config.overlap)
+        run_in_lanes(executor);
+    else
+        run_serially(executor);
+    for (int32_t i = 0; i < executor->lane_count; i++)
+        busy_seconds[i % SW_LANES] += executor->lanes[i].busy_seconds;
     sw_code code = executor->error.code;
     if (code != SW_OK && err != NULL && err->code == SW_OK)
         *err = executor->error;
@@ -193,11 +312,7 @@ sw_code sw_executor_run(struct sw_executor *executor, const struct sw_program *p
 
 sw_code sw_executor_trace(struct sw_executor *executor, int64_t ops, struct sw_err *err)
 {
-    executor->events = sw_calloc(ops, sizeof *executor->events);
-    if (executor->events == NULL)
-        return SW_FAIL(err, SW_E_MEMORY, "no memory to trace %lld ops", (long long)ops);
-    executor->event_room = ops;
-    return SW_OK;
+    return sw_trace_open(&executor->trace, ops, err);
 }
 
 sw_code sw_executor_write_trace(const struct sw_executor *executor, const char *path,
@@ -205,30 +320,6 @@ sw_code sw_executor_write_trace(const struct sw_executor *executor, const char *
                                 const char *(*unit_name)(void *, int32_t), void *names,
                                 struct sw_err *err)
 {
-    struct sw_text text = {0};
-    double zero = executor->event_count > 0 ? executor->events[0].begin : 0;
-    sw_text_add(&text, "{\"traceEvents\": [\n");
-    for (int i = 0; i < SW_LANES; i++)
-        sw_text_add(&text,
-                    "{\"ph\": \"M\", \"pid\": 0, \"tid\": %d, \"name\": \"thread_name\", "
-                    "\"args\": {\"name\": \"%s\"}},\n",
-                    i, sw_lane_name((enum sw_lane)i));
-    for (int64_t i = 0; i < executor->event_count; i++) {
-        const struct event *event = &executor->events[i];
-        const char *what = event->block >= 0  ? block_name(names, event->block)
-                           : event->unit >= 0 ? unit_name(names, event->unit)
-                                              : "";
-        sw_text_add(&text,
-                    "{\"ph\": \"X\", \"pid\": 0, \"tid\": %d, \"ts\": %.3f, \"dur\": %.3f, "
-                    "\"name\": \"%s %s\", \"args\": {\"micro-batch\": %d}}%s\n",
-                    (int)event->lane, 1e6 * (event->begin - zero),
-                    1e6 * (event->end - event->begin), sw_op_name(event->kind), what,
-                    (int)event->microbatch, i + 1 < executor->event_count ? "," : "");
-    }
-    sw_text_add(&text, "]}\n");
-    sw_code code = sw_text_check(&text, path, err);
-    if (code == SW_OK)
-        code = sw_file_write_atomic(path, text.bytes, text.used_bytes, err);
-    free(text.bytes);
-    return code;
+    const struct sw_trace_names labels = {block_name, unit_name, names};
+    return sw_trace_write(executor->trace, path, &labels, err);
 }

@@ -1,5 +1,5 @@
 /* Runs programs: a thread per lane, each in lane order, an op as soon as its waits are over. Nobody
- * spins: who must wait sleeps until a lane has finished an op. */
+ * spins: who must wait sleeps until an op that it waits for is done. */
 #ifndef SPILLWAY_EXEC_EXECUTOR_H
 #define SPILLWAY_EXEC_EXECUTOR_H
 
@@ -7,12 +7,19 @@
 
 struct sw_executor;
 
-/* Run one op to its end, on the thread of its lane. */
-typedef sw_code (*sw_run_op_fn)(void *context, const struct sw_op *op, struct sw_err *err);
+enum { SW_EXECUTOR_DEPTH = 4 };
 
 struct sw_executor_config {
-    sw_run_op_fn run;
+    /* Run one op to its end, on the thread of its lane. */
+    sw_code (*run)(void *context, const struct sw_op *op, struct sw_err *err);
+    /* Lanes in `deep` (bits) have up to SW_EXECUTOR_DEPTH ops under way: start begins one, finish
+     * waits for its end; both in lane order. `place` (0 .. SW_EXECUTOR_DEPTH-1) is the op's alone
+     * in its lane from start to finish. What was started is finished even after a failure. */
+    sw_code (*start)(void *context, const struct sw_op *op, int place, struct sw_err *err);
+    sw_code (*finish)(void *context, const struct sw_op *op, int place, struct sw_err *err);
+    uint32_t deep;
     void *context;
+    int32_t ranks;
     bool overlap; /* false: no threads; ops in serial order on the caller's */
 };
 
@@ -21,7 +28,7 @@ sw_code sw_executor_open(struct sw_executor **out, const struct sw_executor_conf
 void sw_executor_close(struct sw_executor *executor);
 
 /* Run a program to its end. The first failure stops all lanes and is returned. Adds to
- * busy_seconds [SW_LANES]. */
+ * busy_seconds [SW_LANES] the time in which each lane had an op under way. */
 sw_code sw_executor_run(struct sw_executor *executor, const struct sw_program *program,
                         double *busy_seconds, struct sw_err *err) SW_WARN_UNUSED;
 

@@ -22,11 +22,7 @@ struct sw_generation {
 
 static sw_code get(struct sw_engine *engine, int64_t bytes, void *out, struct sw_err *err)
 {
-    void *memory = NULL;
-    sw_code code = engine->device_ops->alloc(engine->device, bytes, &memory, err);
-    if (code == SW_OK)
-        *(void **)out = memory;
-    return code;
+    return sw_store_alloc_device(&engine->store, bytes, out, err);
 }
 
 static sw_code alloc_caches(struct sw_engine *engine, struct sw_generation *g, struct sw_err *err)
@@ -60,8 +56,7 @@ sw_code sw_generation_open(struct sw_engine *engine, struct sw_err *err)
                     &g->sizes);
     sw_code code = get(engine, g->sizes.index_bytes, &g->device_index, err);
     if (code == SW_OK)
-        code = engine->device_ops->host_alloc(engine->device, g->sizes.index_bytes, &g->host_index,
-                                              err);
+        code = sw_store_alloc_host(&engine->store, g->sizes.index_bytes, &g->host_index, err);
     if (code == SW_OK)
         code = get(engine, g->sizes.bias_bytes, &g->bias, err);
     if (code == SW_OK)
@@ -84,8 +79,6 @@ void sw_generation_close(struct sw_engine *engine)
     struct sw_generation *g = engine->generation;
     if (g == NULL)
         return;
-    if (g->host_index != NULL)
-        engine->device_ops->host_free(engine->device, g->host_index, g->sizes.index_bytes);
     free(g->caches);
     free(g->cross);
     free(g);
@@ -172,16 +165,17 @@ sw_code sw_generation_run_op(struct sw_engine *engine, const struct sw_op *op, s
     if (op->block >= 0)
         for (int i = 0; i < SW_BLOCK_UNITS; i++) {
             int32_t unit = engine->model->blocks[op->block].units[i];
-            run.weights[i] = unit >= 0 ? engine->units[unit].weights : NULL;
+            if (unit >= 0)
+                run.weights[i] = sw_store_weights(
+                    &engine->store, unit, unit == engine->model->common_unit ? -1 : op->weights);
         }
     switch (op->kind) {
     case SW_OP_DECODE_BEGIN:
-        run.weights[1] = engine->units[engine->model->common_unit].weights;
+        run.weights[1] = sw_store_weights(&engine->store, engine->model->common_unit, -1);
         sw_decode_begin(&run);
         break;
     case SW_OP_DECODE_CROSS: {
-        int64_t slot = sw_plan_activation_slot(engine->plan, sw_plan_encoder_end(engine->model));
-        run.encoder_output = engine->activations[slot * engine->plan->microbatches];
+        run.encoder_output = engine->activations[op->memory];
         run.cross = g->cross[op->block];
         sw_decode_cross(&run);
         break;

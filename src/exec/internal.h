@@ -4,17 +4,7 @@
 
 #include "exec/engine.h"
 #include "exec/executor.h"
-
-/* A unit's arrays; NULL where there is none. */
-struct sw_unit_memory {
-    void *weights;        /* device, compute dtype: what blocks read */
-    float *master;        /* fp32 masters; the same array as `weights` where that is fp32 */
-    uint16_t *high, *low; /* or split; `high` is `weights` where that is bf16 */
-    float *gradient;      /* accumulated by blocks; zero unless held */
-    void *moments[SW_OPTIM_STATES_MAX]; /* AdamW */
-    float *factors;                     /* Adafactor */
-    struct sw_optim_unit optim;
-};
+#include "exec/store.h"
 
 /* One micro-batch's place: device arrays and their staging copy. */
 struct sw_batch_slot {
@@ -22,6 +12,12 @@ struct sw_batch_slot {
     char *device, *staging;    /* plan->batch_bytes each */
     int64_t used_bytes;
     bool filled; /* false: this step has fewer micro-batches */
+};
+
+/* Transfers of an op under way. */
+struct sw_op_tickets {
+    struct sw_spill_ticket tickets[SW_PARTS];
+    int count;
 };
 
 struct sw_engine {
@@ -32,11 +28,12 @@ struct sw_engine {
     struct sw_device *device;
     struct sw_stream *streams[SW_LANES]; /* of lanes that use one; NULL else */
     struct sw_executor *executor;
-    struct sw_unit_memory *units;          /* [unit_count] */
-    struct sw_optim_param *optim_params;   /* [param_count], by unit */
+    struct sw_store store;
+    struct sw_op_tickets tickets[SW_LANES][SW_EXECUTOR_DEPTH];
     struct sw_batch_slot *batches;         /* [microbatches] */
     int64_t batch_count;                   /* filled ones */
-    void **activations;                    /* [slot * microbatches + m] */
+    void **activations;                    /* by slot */
+    void *recomputed;                      /* output of a block that is run again */
     void **contexts;                       /* [context slots] */
     void **gradients, **encoder_gradients; /* [microbatches] */
     void *workspace;
@@ -46,26 +43,33 @@ struct sw_engine {
     double *loss_sum;       /* device */
     double *partials;       /* [sum over units of their norm partials] */
     int64_t *partial_start; /* [unit_count] */
-    void *scratch;          /* Adafactor */
 
     /* the step in progress */
     bool training;
+    bool diagnosing; /* look for the block whose output is not finite */
+    int32_t nonfinite_block;
     float dropout;
     uint32_t dropout_key[2];
-    double loss;
     int64_t target_tokens;
     float *logits; /* where the next HEAD writes; evaluation only */
     double busy_seconds[SW_LANES];
 
     /* the window */
-    bool held; /* gradients wait to be applied */
+    bool held;     /* gradients wait to be applied */
+    bool applying; /* the program that runs applies them */
     struct sw_gradient_norm norm;
     struct sw_optim_update update; /* of the held gradients; number: updates once applied */
     double last_end_seconds;       /* when the last step's backward ended; < 0: does not count */
-    bool started, traced;
+    bool started, broken;
+    struct sw_spill_counters io_before; /* at the end of the last step */
 
     struct sw_generation *generation;
 };
+
+static inline bool sw_engine_early(const struct sw_engine *engine)
+{
+    return engine->config.optim != NULL && engine->config.optim->early_step;
+}
 
 /* memory.c */
 sw_code sw_engine_alloc(struct sw_engine *engine, struct sw_err *err);
@@ -74,10 +78,29 @@ sw_code sw_engine_alloc(struct sw_engine *engine, struct sw_err *err);
 void sw_engine_fill_batches(struct sw_engine *engine, const struct sw_batch *batch,
                             float smoothing);
 sw_code sw_engine_copy_batch(struct sw_engine *engine, int32_t microbatch, struct sw_err *err);
-int64_t sw_batch_slot_bytes(const struct sw_bounds *bounds);
 
-/* ops.c */
+/* ops.c: what the executor calls. */
 sw_code sw_engine_run_op(void *engine, const struct sw_op *op, struct sw_err *err);
+sw_code sw_engine_start_op(void *engine, const struct sw_op *op, int place, struct sw_err *err);
+sw_code sw_engine_finish_op(void *engine, const struct sw_op *op, int place, struct sw_err *err);
+
+/* compute.c */
+void sw_engine_forward(struct sw_engine *engine, const struct sw_op *op);
+void sw_engine_head(struct sw_engine *engine, const struct sw_op *op);
+void sw_engine_backward(struct sw_engine *engine, const struct sw_op *op);
+void sw_engine_bias(struct sw_engine *engine, const struct sw_op *op);
+
+/* moves.c */
+void sw_engine_upload(struct sw_engine *engine, const struct sw_op *op);
+void sw_engine_download(struct sw_engine *engine, const struct sw_op *op);
+/* READ, WRITE, FETCH and SPILL: start the transfers. */
+void sw_engine_start_transfers(struct sw_engine *engine, const struct sw_op *op,
+                               struct sw_op_tickets *tickets);
+
+/* window.c */
+sw_code sw_engine_partials(struct sw_engine *engine, const struct sw_op *op, struct sw_err *err);
+void sw_engine_norm(struct sw_engine *engine);
+sw_code sw_engine_step_op(struct sw_engine *engine, const struct sw_op *op, struct sw_err *err);
 
 /* generate.c */
 sw_code sw_generation_open(struct sw_engine *engine, struct sw_err *err);

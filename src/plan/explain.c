@@ -28,14 +28,10 @@ static void print_budget(const struct sw_plan *plan, struct sw_text *out)
     sw_text_add(out, "\n");
 }
 
-/* The lane that is busy longest. */
-static enum sw_lane binding_lane(const struct sw_plan *plan)
+/* The resource in use longest. */
+static const char *binding(const struct sw_plan *plan)
 {
-    int lane = 0;
-    for (int i = 1; i < SW_LANES; i++)
-        if (plan->predicted.busy_seconds[i] > plan->predicted.busy_seconds[lane])
-            lane = i;
-    return (enum sw_lane)lane;
+    return sw_resource_name(sw_simulation_busiest(&plan->predicted));
 }
 
 void sw_plan_print(const struct sw_plan *plan, struct sw_text *out)
@@ -62,7 +58,7 @@ void sw_plan_print(const struct sw_plan *plan, struct sw_text *out)
     if (!plan->has_prediction)
         return;
     sw_text_add(out, "\npredicted  %.3f s a step; bound by %s\n", plan->predicted.makespan_seconds,
-                sw_lane_name(binding_lane(plan)));
+                binding(plan));
     for (int lane = 0; lane < SW_LANES; lane++)
         if (plan->predicted.busy_seconds[lane] > 0)
             sw_text_add(out, "  %-22s %10.3f s busy\n", sw_lane_name((enum sw_lane)lane),
@@ -114,7 +110,7 @@ void sw_plan_print_json(const struct sw_plan *plan, struct sw_text *out)
     if (plan->has_prediction) {
         sw_text_add(out, ", \"step_seconds\": ");
         sw_text_add_json_double(out, plan->predicted.makespan_seconds);
-        sw_text_add(out, ", \"binds\": \"%s\", \"lanes\": {", sw_lane_name(binding_lane(plan)));
+        sw_text_add(out, ", \"binds\": \"%s\", \"lanes\": {", binding(plan));
         const char *comma = "";
         for (int lane = 0; lane < SW_LANES; lane++) {
             sw_text_add(out, "%s\"%s\": ", comma, sw_lane_name((enum sw_lane)lane));

@@ -2,11 +2,12 @@
  * function of the plan; needs no device.
  *
  * The builder emits ops in an order that would be right if they ran one after the other, and says
- * what each reads and writes. Waits follow from that: an op waits for the last writers of what it
- * reads, and for the last writers and readers of what it writes. So whatever the lanes do, every
- * op sees what it would have seen serially:
+ * what each reads, writes and adds to. Waits follow from that: an op waits for the last writers of
+ * what it reads, and for the last writers and readers of what it writes; ops that add to a resource
+ * (each its own part of it) wait for what came before, not for each other. So whatever the lanes
+ * do, every op sees what it would have seen serially:
  *   I1  an op's inputs are there when its waits are over;
- *   I2  nothing is written while somebody still reads or writes it (slots included);
+ *   I2  nothing is written while somebody still reads or writes it (slots and buffers included);
  *   I3  waits and lane order are acyclic: both only point back in the serial order. */
 #ifndef SPILLWAY_PLAN_PROGRAM_H
 #define SPILLWAY_PLAN_PROGRAM_H
@@ -20,8 +21,10 @@ enum sw_lane {
     SW_LANE_H2D,
     SW_LANE_D2H,
     SW_LANE_OPTIMIZER,
-    SW_LANE_NVME_READ,
-    SW_LANE_NVME_WRITE,
+    SW_LANE_STATE_READ,  /* drives → rotating buffers: states of the window */
+    SW_LANE_STATE_WRITE, /* and back */
+    SW_LANE_FETCH, /* drives → host: weights and kept activations, on their way to the device */
+    SW_LANE_SPILL, /* host → drives: gradients and kept activations, on their way from it */
     SW_LANES
 };
 const char *sw_lane_name(enum sw_lane lane); /* "compute", "h2d", … */
@@ -32,9 +35,15 @@ enum sw_op_kind {
     SW_OP_HEAD,     /* loss, and in training its gradients */
     SW_OP_BACKWARD, /* block over a micro-batch, recomputing its inside first when so planned */
     SW_OP_BIAS,     /* relative bias tables' gradients: partials of blocks added in order */
-    SW_OP_PARTIALS, /* norm partials of a unit's gradient, which is complete */
+    SW_OP_PARTIALS, /* norm partials of a range of a unit's gradient, which is complete */
     SW_OP_NORM,     /* norm, finite, clip scale */
-    SW_OP_STEP,     /* optimizer step of a unit with its held gradient */
+    SW_OP_STEP,     /* optimizer step of a range of a unit with its held gradient */
+    SW_OP_READ,     /* states of a range of a unit: drives → rotating buffer */
+    SW_OP_WRITE,    /* and back */
+    SW_OP_FETCH,    /* drives → staging buffer */
+    SW_OP_UPLOAD,   /* host, staging or rotating buffer → device */
+    SW_OP_DOWNLOAD, /* device → host, staging or rotating buffer */
+    SW_OP_SPILL,    /* staging buffer → drives */
     SW_OP_DECODE_BEGIN,
     SW_OP_DECODE_CROSS, /* keys and values of the encoder output, for a decoder block */
     SW_OP_DECODE_EMBED,
@@ -44,60 +53,81 @@ enum sw_op_kind {
 };
 const char *sw_op_name(enum sw_op_kind kind);
 
-enum { SW_OP_USES = 12 };
+/* What an op that moves bytes carries. */
+enum sw_cargo { SW_CARGO_NONE, SW_CARGO_WEIGHTS, SW_CARGO_GRADIENT, SW_CARGO_ACTIVATION };
+
+enum { SW_OP_USES = 16 };
+
+/* A queue that an op waits for: its first `count` ops must be done. */
+struct sw_wait {
+    int32_t queue, count;
+};
 
 struct sw_op {
     enum sw_op_kind kind;
     enum sw_lane lane;
-    int32_t block, unit, microbatch; /* -1: none */
-    int32_t slot;                    /* of the context; -1: none */
-    int32_t ordinal;                 /* position in its lane */
-    int32_t waits[SW_LANES];         /* ops that each lane must have finished first; 0: none */
+    enum sw_cargo cargo;
+    int32_t rank;
+    int32_t block, unit, microbatch; /* -1: none. Of an activation: the block that made it */
+    /* Places; -1: none, or at home on the device. */
+    int32_t context;                /* slot of the block's inside */
+    int32_t weights, gradient;      /* slots of the block's own unit, or of `unit` */
+    int32_t input, output, memory;  /* activation slots; memory: of the encoder output */
+    int32_t buffer;                 /* staging or rotating buffer */
+    int64_t first, count;           /* elements of the unit */
+    int32_t phase;                  /* of Adafactor; -1: all of them */
+    bool clears_own, clears_common; /* gradients of its units begin here, from zero */
+    bool to_window;                 /* buffer is a rotating one, not a staging one */
+
+    int32_t ordinal; /* position in its queue */
+    int64_t first_wait;
+    int32_t wait_count; /* of program->waits */
     /* Resources (numbers private to the builder), for tests. */
-    int32_t read_count, write_count;
-    int32_t reads[SW_OP_USES], writes[SW_OP_USES];
+    int32_t read_count, write_count, add_count;
+    int32_t reads[SW_OP_USES], writes[SW_OP_USES / 2], adds[SW_OP_USES / 2];
+};
+
+/* The lanes of rank r are queues r * SW_LANES + lane. */
+struct sw_queue {
+    int32_t *ops; /* owned: indices, in lane order */
+    int32_t count;
 };
 
 struct sw_program {
     const char *name;
     struct sw_op *ops; /* owned; serial order */
     int64_t op_count;
-    int32_t lane_count[SW_LANES];
-    int32_t *lane_ops[SW_LANES]; /* owned: indices of ops, in lane order */
+    struct sw_wait *waits; /* owned */
+    int64_t wait_count;
+    struct sw_queue *queues; /* owned [queue_count] */
+    int32_t queue_count;
     int64_t resource_count;
 };
 
 void sw_program_free(struct sw_program *program);
 
+static inline int32_t sw_op_queue(const struct sw_op *op)
+{
+    return op->rank * SW_LANES + (int32_t)op->lane;
+}
+
 /* ---- building ---- */
 
 struct sw_program_builder;
 
-/* `resources`: numbers 0 .. resources-1 are used. */
-struct sw_program_builder *sw_program_begin(const char *name, int64_t resources);
-/* Add an op; it is borrowed until the next call. Failures stick until the end. */
+/* `resources`: numbers 0 .. resources-1 are used. `unordered`: bits of lanes whose ops may be under
+ * way at the same time; those wait for ops of their own lane, too. */
+struct sw_program_builder *sw_program_begin(const char *name, int32_t ranks, int64_t resources,
+                                            uint32_t unordered);
+/* Add an op of rank 0; it is borrowed until the next call. Failures stick until the end. */
 struct sw_op *sw_program_add(struct sw_program_builder *builder, enum sw_op_kind kind,
                              enum sw_lane lane);
+/* Of the op added last. */
 void sw_program_reads(struct sw_program_builder *builder, int64_t resource);
 void sw_program_writes(struct sw_program_builder *builder, int64_t resource);
+void sw_program_adds(struct sw_program_builder *builder, int64_t resource);
 /* Derive waits; frees the builder in any case. */
 sw_code sw_program_end(struct sw_program_builder *builder, struct sw_program **out,
                        struct sw_err *err) SW_WARN_UNUSED;
-
-/* ---- simulation ---- */
-
-/* Seconds that an op takes; and the resources' sharing is in that figure. */
-typedef double (*sw_op_seconds_fn)(const struct sw_op *op, void *context);
-
-struct sw_simulation {
-    double makespan_seconds;
-    double busy_seconds[SW_LANES];
-};
-
-/* The program on a virtual clock: each lane runs its ops in order, each as soon as its waits are
- * over. `overlap` false: one op at a time in serial order. SW_E_MEMORY only. */
-sw_code sw_program_simulate(const struct sw_program *program, sw_op_seconds_fn seconds,
-                            void *context, bool overlap, struct sw_simulation *out,
-                            struct sw_err *err) SW_WARN_UNUSED;
 
 #endif

@@ -100,6 +100,9 @@ sw_code sw_metrics_step(struct sw_metrics *metrics, int64_t step, double lr, int
     add(&line, "tokens_per_second", tokens_per_second);
     if (!result->finite)
         sw_text_add(&line, ", \"skipped\": true");
+    if (result->nvme_read_bytes > 0 || result->nvme_written_bytes > 0)
+        sw_text_add(&line, ", \"nvme_read_bytes\": %lld, \"nvme_written_bytes\": %lld",
+                    (long long)result->nvme_read_bytes, (long long)result->nvme_written_bytes);
     sw_text_add(&line, ", \"busy_seconds\": {");
     const char *comma = "";
     for (int lane = 0; lane < SW_LANES; lane++)

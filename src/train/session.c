@@ -2,7 +2,6 @@
 
 #include "base/file.h"
 #include "base/json.h"
-#include "topo/topo.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -137,9 +136,7 @@ static sw_code check_supported(const struct sw_config *config, struct sw_err *er
     } later[] = {
         {"parallel.pipeline", config->parallel.pipeline > 1},
         {"parallel.data", config->parallel.data > 1},
-        {"optimizer.early_step", config->optimizer.early_step},
         {"optimizer.where", config->optimizer.where == SW_CFG_WHERE_STREAM},
-        {"precision.grads", config->precision.grads == SW_CFG_BF16},
     };
     for (size_t i = 0; i < sizeof later / sizeof *later; i++)
         if (later[i].asked) {
@@ -148,12 +145,6 @@ static sw_code check_supported(const struct sw_config *config, struct sw_err *er
             return sw_config_locate(config, err);
         }
     return SW_OK;
-}
-
-static enum sw_tier tier_of(int home)
-{
-    static const enum sw_tier tiers[] = {SW_TIER_AUTO, SW_TIER_DEVICE, SW_TIER_HOST, SW_TIER_NVME};
-    return tiers[home];
 }
 
 sw_code sw_session_request(struct sw_session *session, enum sw_purpose purpose,
@@ -180,21 +171,10 @@ sw_code sw_session_request(struct sw_session *session, enum sw_purpose purpose,
         .recompute = config->train.recompute == SW_CFG_RECOMPUTE_ON    ? SW_RECOMPUTE_ON
                      : config->train.recompute == SW_CFG_RECOMPUTE_OFF ? SW_RECOMPUTE_OFF
                                                                        : SW_RECOMPUTE_AUTO,
-        .params = tier_of(config->offload.params),
-        .optimizer = tier_of(config->offload.optimizer),
-        .grads = tier_of(config->offload.grads),
-        .activations = tier_of(config->offload.activations),
-        .device_memory_bytes = config->devices.memory_bytes,
-        .host_memory_bytes = config->offload.host_memory_bytes,
-        .prefetch_depth = config->offload.prefetch_depth,
-        .overlap = config->run.overlap,
     };
-    if (cpu && out->device_memory_bytes == 0) {
-        int64_t available = sw_topo_memory_available_bytes();
-        if (available > 0)
-            out->device_memory_bytes = available / 10 * 9;
-    }
-    return SW_OK;
+    out->rates.device_is_host = cpu;
+    out->device_is_remote = !cpu;
+    return sw_tiers_limits(config, cpu, out, err) == SW_OK ? SW_OK : sw_config_locate(config, err);
 }
 
 struct sw_transfer sw_session_transfer(struct sw_session *session, const char *what)
@@ -210,6 +190,8 @@ sw_code sw_session_prepare(struct sw_session *session, const struct sw_plan_requ
     sw_code code = sw_plan_make(&session->plan, request, err);
     if (code != SW_OK)
         return code;
+    session->progress.what = "preparing spill files";
+    bool spills = sw_tiers_spill(config, &session->progress, &session->tiers);
     const struct sw_engine_config engine = {
         .plan = session->plan,
         .model = session->model,
@@ -222,6 +204,7 @@ sw_code sw_session_prepare(struct sw_session *session, const struct sw_plan_requ
             config->train.dropout >= 0 ? (float)config->train.dropout : session->model->t5.dropout,
         .smoothing = (float)config->train.label_smoothing,
         .overlap = config->run.overlap,
+        .spill = spills ? &session->tiers.spill : NULL,
     };
     code = sw_engine_open(&session->engine, &engine, err);
     if (code != SW_OK)

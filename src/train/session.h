@@ -9,6 +9,7 @@
 #include "io/model_dir.h"
 #include "model/config.h"
 #include "train/progress.h"
+#include "train/tiers.h"
 
 struct sw_session {
     const struct sw_config *config;
@@ -21,6 +22,7 @@ struct sw_session {
     struct sw_mapping *mapping;
     struct sw_tokenizer *tokenizer;
     struct sw_optim_settings optim; /* training */
+    struct sw_tiers tiers;
     struct sw_plan *plan;
     struct sw_engine *engine;
 };

@@ -1,0 +1,169 @@
+/* Ops that move bytes between tiers. */
+#include "exec/internal.h"
+
+#include "base/mem.h"
+
+static char *staging(char *slab, int32_t buffer, int64_t bytes)
+{
+    sw_assert(buffer >= 0);
+    return slab + buffer * sw_align_up(bytes, SW_AIO_ALIGNMENT_BYTES);
+}
+
+static char *fetch_buffer(const struct sw_engine *engine, int32_t buffer)
+{
+    return staging(engine->store.fetch_buffers, buffer, engine->plan->fetch_buffer_bytes);
+}
+
+static char *spill_buffer(const struct sw_engine *engine, int32_t buffer)
+{
+    return staging(engine->store.spill_buffers, buffer, engine->plan->spill_buffer_bytes);
+}
+
+/* Only what this micro-batch has, of a kept activation. */
+static int64_t activation_bytes(const struct sw_engine *engine, const struct sw_op *op)
+{
+    const struct sw_microbatch *view = &engine->batches[op->microbatch].view;
+    bool target = op->block > sw_plan_encoder_end(engine->model);
+    return (target ? view->target.tokens : view->source.tokens) * engine->model->t5.d_model *
+           sw_dtype_bytes(engine->plan->request.compute);
+}
+
+static const struct sw_place *activation_home(const struct sw_engine *engine,
+                                              const struct sw_op *op)
+{
+    return &engine->store
+                .activations[sw_plan_activation_index(engine->plan, op->block, op->microbatch)];
+}
+
+/* ---- up ---- */
+
+static const char *weights_source(const struct sw_engine *engine, const struct sw_op *op)
+{
+    const struct sw_unit_state *unit = &engine->store.units[op->unit];
+    int64_t offset = op->first * sw_dtype_bytes(engine->plan->request.compute);
+    if (op->to_window)
+        return sw_store_state_buffer(&engine->store, op->buffer, SW_PART_WEIGHTS);
+    if (op->buffer >= 0)
+        return fetch_buffer(engine, op->buffer);
+    if (op->weights < 0) /* a host array with just these weights was stepped in place */
+        return unit->parts[engine->plan->request.compute == SW_F32 ? SW_PART_MASTER : SW_PART_HIGH]
+            .memory;
+    return unit->parts[unit->weights_part].memory + offset;
+}
+
+void sw_engine_upload(struct sw_engine *engine, const struct sw_op *op)
+{
+    struct sw_stream *stream = engine->streams[op->lane];
+    if (op->cargo == SW_CARGO_ACTIVATION) {
+        const char *from = op->buffer >= 0 ? fetch_buffer(engine, op->buffer)
+                                           : activation_home(engine, op)->memory;
+        engine->device_ops->copy(stream, engine->activations[op->output], from,
+                                 activation_bytes(engine, op));
+        return;
+    }
+    int64_t size = sw_dtype_bytes(engine->plan->request.compute);
+    char *to = op->weights >= 0
+                   ? sw_store_arrive(&engine->store, op->unit, op->weights, op->first, op->count)
+                   : engine->store.units[op->unit].parts[SW_PART_WEIGHTS].memory + op->first * size;
+    engine->device_ops->copy(stream, to, weights_source(engine, op), op->count * size);
+}
+
+/* ---- down ---- */
+
+/* A gradient in fp32 on the device to bf16, on the device or the host, piece by piece. */
+static void convert_down(struct sw_engine *engine, const struct sw_op *op, char *to,
+                         const float *from, bool device)
+{
+    const struct sw_kernels *kernels = engine->device_ops->kernels;
+    struct sw_stream *stream = engine->streams[op->lane];
+    if (device) {
+        kernels->convert(stream, to, SW_BF16, from, SW_F32, op->count);
+        return;
+    }
+    for (int64_t at = 0; at < op->count; at += engine->plan->gradient_chunk) {
+        int64_t left = op->count - at;
+        int64_t count = left < engine->plan->gradient_chunk ? left : engine->plan->gradient_chunk;
+        kernels->convert(stream, engine->store.convert_buffer, SW_BF16, from + at, SW_F32, count);
+        engine->device_ops->copy(stream, to + at * 2, engine->store.convert_buffer, count * 2);
+    }
+}
+
+void sw_engine_download(struct sw_engine *engine, const struct sw_op *op)
+{
+    struct sw_stream *stream = engine->streams[op->lane];
+    if (op->cargo == SW_CARGO_ACTIVATION) {
+        char *to = op->buffer >= 0 ? spill_buffer(engine, op->buffer)
+                                   : activation_home(engine, op)->memory;
+        engine->device_ops->copy(stream, to, engine->activations[op->output],
+                                 activation_bytes(engine, op));
+        return;
+    }
+    const struct sw_place *held = &engine->store.units[op->unit].parts[SW_PART_GRADIENT];
+    bool bf16 = sw_plan_part_dtype(engine->plan, SW_PART_GRADIENT) == SW_BF16;
+    char *to = op->to_window ? sw_store_state_buffer(&engine->store, op->buffer, SW_PART_GRADIENT)
+               : op->buffer >= 0 ? spill_buffer(engine, op->buffer)
+                                 : held->memory;
+    if (op->to_window && bf16) { /* held on the device in bf16 already */
+        engine->device_ops->copy(stream, to, held->memory + op->first * 2, op->count * 2);
+        return;
+    }
+    const float *from = sw_store_gradient(&engine->store, op->unit, op->gradient) + op->first;
+    if (bf16)
+        convert_down(engine, op, to, from, op->buffer < 0 && held->tier == SW_TIER_DEVICE);
+    else
+        engine->device_ops->copy(stream, to, from, op->count * (int64_t)sizeof(float));
+}
+
+/* ---- drives ---- */
+
+static void transfer(struct sw_engine *engine, struct sw_op_tickets *tickets,
+                     const struct sw_spill_region *region, int64_t offset, char *memory,
+                     int64_t bytes, bool write)
+{
+    struct sw_spill_ticket *ticket = &tickets->tickets[tickets->count++];
+    if (write)
+        sw_spill_write(engine->store.spill, region, offset, memory, bytes, ticket);
+    else
+        sw_spill_read(engine->store.spill, region, offset, memory, bytes, ticket);
+}
+
+/* The parts of a rotating buffer that come from drives, or go there. */
+static void transfer_states(struct sw_engine *engine, const struct sw_op *op,
+                            struct sw_op_tickets *tickets)
+{
+    const struct sw_unit_state *unit = &engine->store.units[op->unit];
+    bool write = op->kind == SW_OP_WRITE;
+    uint32_t parts = write ? unit->flow.write_parts : unit->flow.read_parts;
+    if (!write && !sw_plan_phase_reads_master(engine->plan, op->phase))
+        parts &= 1U << SW_PART_GRADIENT;
+    for (int part = 0; part < SW_PARTS; part++) {
+        const struct sw_place *place = &unit->parts[part];
+        if ((parts >> part & 1) == 0)
+            continue;
+        int64_t size = sw_dtype_bytes(place->dtype);
+        transfer(engine, tickets, &place->region, op->first * size,
+                 sw_store_state_buffer(&engine->store, op->buffer, (enum sw_part)part),
+                 op->count * size, write);
+    }
+}
+
+void sw_engine_start_transfers(struct sw_engine *engine, const struct sw_op *op,
+                               struct sw_op_tickets *tickets)
+{
+    const struct sw_unit_state *unit = op->unit >= 0 ? &engine->store.units[op->unit] : NULL;
+    bool write = op->kind == SW_OP_SPILL;
+    if (op->kind == SW_OP_READ || op->kind == SW_OP_WRITE) {
+        transfer_states(engine, op, tickets);
+        return;
+    }
+    char *buffer = write ? spill_buffer(engine, op->buffer) : fetch_buffer(engine, op->buffer);
+    if (op->cargo == SW_CARGO_ACTIVATION) {
+        transfer(engine, tickets, &activation_home(engine, op)->region, 0, buffer,
+                 activation_bytes(engine, op), write);
+        return;
+    }
+    const struct sw_place *place =
+        &unit->parts[op->cargo == SW_CARGO_GRADIENT ? SW_PART_GRADIENT : unit->weights_part];
+    int64_t size = sw_dtype_bytes(place->dtype);
+    transfer(engine, tickets, &place->region, op->first * size, buffer, op->count * size, write);
+}

@@ -1,0 +1,459 @@
+#include "exec/store.h"
+
+#include "base/mem.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Pieces in which loading and saving goes: three arrays of it fit the bounce buffer, and their
+ * bytes are whole blocks of the spill files, whatever the type. */
+enum { PIECE_ELEMENTS = 65536 };
+
+/* ---- memory ---- */
+
+struct touch {
+    char *memory;
+    int64_t bytes;
+};
+
+enum { TOUCH_BYTES = 4 << 20 };
+
+static void touch_piece(void *context, int64_t index, int64_t worker)
+{
+    const struct touch *touch = context;
+    int64_t first = index * TOUCH_BYTES, left = touch->bytes - first;
+    (void)worker;
+    memset(touch->memory + first, 0, (size_t)(left < TOUCH_BYTES ? left : TOUCH_BYTES));
+}
+
+sw_code sw_store_alloc_host(struct sw_store *store, int64_t bytes, void *out, struct sw_err *err)
+{
+    void *memory = NULL;
+    if (!sw_array_reserve((void **)&store->host_blocks, &store->host_block_capacity,
+                          store->host_block_count, sizeof *store->host_blocks))
+        return SW_FAIL(err, SW_E_MEMORY, "no memory for the store's tables");
+    sw_code code = store->ops->host_alloc(store->device, bytes, &memory, err);
+    if (code != SW_OK)
+        return code;
+    store->host_blocks[store->host_block_count++] = (struct sw_host_block){memory, bytes};
+    struct touch touch = {memory, bytes};
+    sw_pool_run(store->pool, touch_piece, &touch, (bytes + TOUCH_BYTES - 1) / TOUCH_BYTES);
+    *(void **)out = memory;
+    return SW_OK;
+}
+
+sw_code sw_store_alloc_device(struct sw_store *store, int64_t bytes, void *out, struct sw_err *err)
+{
+    void *memory = NULL;
+    sw_code code = store->ops->alloc(store->device, bytes, &memory, err);
+    if (code != SW_OK)
+        return code;
+    store->ops->zero(store->load_stream, memory, bytes);
+    *(void **)out = memory;
+    return SW_OK;
+}
+
+static sw_code table(void *out, int64_t count, int64_t size_bytes, struct sw_err *err)
+{
+    void *memory = sw_calloc(count > 0 ? count : 1, size_bytes);
+    if (memory == NULL)
+        return SW_FAIL(err, SW_E_MEMORY, "no memory for the store's tables");
+    *(void **)out = memory;
+    return SW_OK;
+}
+
+static sw_code alloc_place(struct sw_store *store, struct sw_place *place, struct sw_err *err)
+{
+    switch (place->tier) {
+    case SW_TIER_DEVICE:
+        return sw_store_alloc_device(store, place->bytes, &place->memory, err);
+    case SW_TIER_HOST:
+        return sw_store_alloc_host(store, place->bytes, &place->memory, err);
+    case SW_TIER_NVME:
+        sw_assert(store->spill != NULL);
+        return sw_spill_reserve(store->spill, place->bytes, &place->region, err);
+    case SW_TIER_AUTO:
+    case SW_TIERS:
+        break;
+    }
+    return SW_OK;
+}
+
+/* ---- opening ---- */
+
+static sw_code alloc_unit(struct sw_store *store, int64_t index, struct sw_err *err)
+{
+    const struct sw_plan *plan = store->plan;
+    struct sw_unit_state *unit = &store->units[index];
+    int64_t elements = plan->request.model->units[index].elements;
+    bool trains =
+        plan->request.purpose == SW_FOR_TRAINING && plan->request.model->units[index].trainable;
+    sw_code code = SW_OK;
+    unit->weights_part = sw_plan_weights_part(plan, index);
+    sw_plan_unit_flow(plan, index, &unit->flow);
+    for (int part = 0; part < SW_PARTS && code == SW_OK; part++) {
+        struct sw_place *place = &unit->parts[part];
+        place->tier = sw_plan_part_tier(plan, index, (enum sw_part)part);
+        if (place->tier == SW_TIER_AUTO)
+            continue;
+        place->dtype = sw_plan_part_dtype(plan, (enum sw_part)part);
+        place->bytes = elements * sw_dtype_bytes(place->dtype);
+        code = alloc_place(store, place, err);
+    }
+    if (code != SW_OK || !trains)
+        return code;
+    if (sw_plan_gradient_stays(plan, index))
+        unit->accumulator = (float *)(void *)unit->parts[SW_PART_GRADIENT].memory;
+    else if (index == plan->request.model->common_unit)
+        code = sw_store_alloc_device(store, elements * 4, &unit->accumulator, err);
+    if (code == SW_OK && plan->request.optim->name == SW_OPTIM_ADAFACTOR)
+        code = sw_store_alloc_host(
+            store, sw_adafactor_state_elements(&plan->optim_units[index]) * 4, &unit->factors, err);
+    return code;
+}
+
+static sw_code alloc_units(struct sw_store *store, struct sw_err *err)
+{
+    const struct sw_plan *plan = store->plan;
+    const struct sw_model *model = plan->request.model;
+    int64_t scratch_bytes = 0;
+    sw_code code = table(&store->units, model->unit_count, sizeof *store->units, err);
+    for (int64_t i = 0; i < model->unit_count && code == SW_OK; i++) {
+        code = alloc_unit(store, i, err);
+        if (plan->request.purpose != SW_FOR_TRAINING || !model->units[i].trainable)
+            continue;
+        int64_t bytes = sw_adafactor_scratch_bytes(&plan->optim_units[i]);
+        scratch_bytes = bytes > scratch_bytes ? bytes : scratch_bytes;
+    }
+    if (code == SW_OK && scratch_bytes > 0 && plan->request.optim->name == SW_OPTIM_ADAFACTOR)
+        code = sw_store_alloc_host(store, scratch_bytes, &store->factor_scratch, err);
+    return code;
+}
+
+static sw_code alloc_slots(struct sw_store *store, enum sw_pool_kind pool, struct sw_err *err)
+{
+    const struct sw_slot_pool *weights = &store->plan->weight_pools[pool];
+    const struct sw_slot_pool *gradients = &store->plan->gradient_pools[pool];
+    int64_t bytes = weights->elements * sw_dtype_bytes(store->plan->request.compute);
+    sw_code code =
+        table(&store->weight_slots[pool], weights->slots, sizeof *store->weight_slots[pool], err);
+    for (int64_t i = 0; i < weights->slots && code == SW_OK; i++) {
+        store->weight_slots[pool][i].unit = -1;
+        code = sw_store_alloc_device(store, bytes, &store->weight_slots[pool][i].memory, err);
+    }
+    if (code == SW_OK)
+        code = table(&store->gradient_slots[pool], gradients->slots, sizeof(void *), err);
+    for (int64_t i = 0; i < gradients->slots && code == SW_OK; i++)
+        code = sw_store_alloc_device(store, gradients->elements * 4,
+                                     &store->gradient_slots[pool][i], err);
+    return code;
+}
+
+static sw_code alloc_activations(struct sw_store *store, struct sw_err *err)
+{
+    const struct sw_plan *plan = store->plan;
+    int64_t m = plan->microbatches, blocks = plan->request.model->block_count;
+    if (plan->activations == SW_TIER_DEVICE)
+        return SW_OK;
+    sw_code code = table(&store->activations, blocks * m, sizeof *store->activations, err);
+    for (int64_t i = 0; i < (blocks - 1) * m && code == SW_OK; i++) {
+        store->activations[i].tier = plan->activations;
+        store->activations[i].bytes = plan->sizes[i / m].output_bytes;
+        code = alloc_place(store, &store->activations[i], err);
+    }
+    return code;
+}
+
+/* Memory that transfers to and from drives use. */
+static sw_code alloc_buffers(struct sw_store *store, char **slab, int64_t count, int64_t bytes,
+                             struct sw_err *err)
+{
+    if (count == 0)
+        return SW_OK;
+    int64_t total = count * sw_align_up(bytes, SW_AIO_ALIGNMENT_BYTES);
+    sw_code code = sw_store_alloc_host(store, total, slab, err);
+    if (code == SW_OK && store->spill != NULL)
+        code = sw_spill_pin(store->spill, *slab, total, err);
+    return code;
+}
+
+static bool converts_gradients(const struct sw_plan *plan)
+{
+    return plan->request.purpose == SW_FOR_TRAINING &&
+           sw_plan_part_dtype(plan, SW_PART_GRADIENT) == SW_BF16;
+}
+
+static sw_code alloc_all_buffers(struct sw_store *store, struct sw_err *err)
+{
+    const struct sw_plan *plan = store->plan;
+    sw_code code = alloc_buffers(store, &store->state_buffers, plan->state_buffers,
+                                 plan->state_buffer_bytes, err);
+    if (code == SW_OK)
+        code = alloc_buffers(store, &store->fetch_buffers, plan->fetch_buffers,
+                             plan->fetch_buffer_bytes, err);
+    if (code == SW_OK)
+        code = alloc_buffers(store, &store->spill_buffers, plan->spill_buffers,
+                             plan->spill_buffer_bytes, err);
+    if (code == SW_OK)
+        code = alloc_buffers(store, &store->bounce, 1, SW_PLAN_BOUNCE_BYTES, err);
+    if (code == SW_OK && converts_gradients(plan))
+        code = sw_store_alloc_device(store, plan->gradient_chunk * 2, &store->convert_buffer, err);
+    return code;
+}
+
+static sw_code open_spill(struct sw_store *store, const struct sw_spill_config *config,
+                          struct sw_err *err)
+{
+    int64_t capacity = store->plan->total_bytes[SW_TIER_NVME];
+    if (capacity == 0)
+        return SW_OK;
+    if (config == NULL)
+        return SW_FAIL(err, SW_E_USAGE,
+                       "the plan spills to drives, but there are no directories "
+                       "for it (offload.nvme)");
+    struct sw_spill_config sized = *config;
+    sized.capacity_bytes = capacity;
+    return sw_spill_open(&store->spill, &sized, err);
+}
+
+sw_code sw_store_open(struct sw_store *store, const struct sw_spill_config *spill,
+                      struct sw_err *err)
+{
+    sw_code code = open_spill(store, spill, err);
+    if (code == SW_OK)
+        code = alloc_units(store, err);
+    for (int pool = 0; pool < SW_POOL_KINDS && code == SW_OK; pool++)
+        code = alloc_slots(store, (enum sw_pool_kind)pool, err);
+    if (code == SW_OK)
+        code = alloc_activations(store, err);
+    if (code == SW_OK)
+        code = alloc_all_buffers(store, err);
+    if (code == SW_OK)
+        code = store->ops->stream_sync(store->load_stream, err);
+    if (code == SW_OK && store->spill != NULL)
+        code = sw_spill_seal(store->spill, err);
+    return code;
+}
+
+void sw_store_close(struct sw_store *store)
+{
+    sw_spill_close(store->spill);
+    for (int64_t i = 0; i < store->host_block_count; i++)
+        store->ops->host_free(store->device, store->host_blocks[i].memory,
+                              store->host_blocks[i].bytes);
+    free(store->host_blocks);
+    for (int pool = 0; pool < SW_POOL_KINDS; pool++) {
+        free(store->weight_slots[pool]);
+        free(store->gradient_slots[pool]);
+    }
+    free(store->activations);
+    free(store->units);
+}
+
+/* ---- from and to outside ---- */
+
+static sw_code move(struct sw_store *store, const struct sw_place *place, int64_t first,
+                    int64_t count, void *values, bool put, struct sw_err *err)
+{
+    int64_t size = sw_dtype_bytes(place->dtype), offset = first * size, bytes = count * size;
+    struct sw_spill_ticket ticket;
+    sw_assert(offset >= 0 && bytes >= 0 && offset + bytes <= place->bytes);
+    switch (place->tier) {
+    case SW_TIER_DEVICE:
+        if (put)
+            store->ops->copy(store->load_stream, place->memory + offset, values, bytes);
+        else
+            store->ops->copy(store->load_stream, values, place->memory + offset, bytes);
+        return store->ops->stream_sync(store->load_stream, err);
+    case SW_TIER_HOST:
+        if (put)
+            memcpy(place->memory + offset, values, (size_t)bytes);
+        else
+            memcpy(values, place->memory + offset, (size_t)bytes);
+        return SW_OK;
+    case SW_TIER_NVME:
+        if (put)
+            sw_spill_write(store->spill, &place->region, offset, values, bytes, &ticket);
+        else
+            sw_spill_read(store->spill, &place->region, offset, values, bytes, &ticket);
+        return sw_spill_wait(&ticket, err);
+    case SW_TIER_AUTO:
+    case SW_TIERS:
+        break;
+    }
+    return SW_FAIL(err, SW_E_FAILED, "there is no such array");
+}
+
+/* End of the piece that begins at `at`. */
+static int64_t piece_end(int64_t at, int64_t end)
+{
+    int64_t stop = (at / PIECE_ELEMENTS + 1) * PIECE_ELEMENTS;
+    return stop < end ? stop : end;
+}
+
+sw_code sw_store_put(struct sw_store *store, const struct sw_place *place, int64_t first,
+                     int64_t count, const void *values, struct sw_err *err)
+{
+    int64_t size = sw_dtype_bytes(place->dtype), end = first + count;
+    for (int64_t at = first; at < end;) {
+        int64_t stop = piece_end(at, end);
+        memcpy(store->bounce, (const char *)values + (at - first) * size,
+               (size_t)((stop - at) * size));
+        sw_code code = move(store, place, at, stop - at, store->bounce, true, err);
+        if (code != SW_OK)
+            return code;
+        at = stop;
+    }
+    return SW_OK;
+}
+
+sw_code sw_store_get(struct sw_store *store, const struct sw_place *place, int64_t first,
+                     int64_t count, void *values, struct sw_err *err)
+{
+    int64_t size = sw_dtype_bytes(place->dtype), end = first + count;
+    for (int64_t at = first; at < end;) {
+        int64_t stop = piece_end(at, end);
+        sw_code code = move(store, place, at, stop - at, store->bounce, false, err);
+        if (code != SW_OK)
+            return code;
+        memcpy((char *)values + (at - first) * size, store->bounce, (size_t)((stop - at) * size));
+        at = stop;
+    }
+    return SW_OK;
+}
+
+/* Thirds of the bounce buffer. */
+static char *bounce_part(const struct sw_store *store, int third)
+{
+    return store->bounce + (int64_t)third * PIECE_ELEMENTS * 4;
+}
+
+static sw_code put_piece(struct sw_store *store, struct sw_unit_state *unit, int64_t at,
+                         int64_t count, const float *values, struct sw_err *err)
+{
+    float *master = (float *)(void *)bounce_part(store, 0);
+    uint16_t *high = (uint16_t *)(void *)bounce_part(store, 1);
+    uint16_t *low = (uint16_t *)(void *)bounce_part(store, 2);
+    const struct sw_place *weights = &unit->parts[SW_PART_WEIGHTS];
+    sw_code code = SW_OK;
+    memcpy(master, values, (size_t)count * sizeof *master);
+    if (unit->parts[SW_PART_MASTER].tier != SW_TIER_AUTO)
+        code = move(store, &unit->parts[SW_PART_MASTER], at, count, master, true, err);
+    if (unit->parts[SW_PART_LOW].tier != SW_TIER_AUTO) {
+        sw_weights_split(store->pool, values, high, low, count);
+        code = move(store, &unit->parts[SW_PART_HIGH], at, count, high, true, err);
+        if (code == SW_OK)
+            code = move(store, &unit->parts[SW_PART_LOW], at, count, low, true, err);
+    }
+    if (code != SW_OK || weights->tier == SW_TIER_AUTO)
+        return code;
+    if (weights->dtype == SW_F32)
+        return move(store, weights, at, count, master, true, err);
+    sw_weights_round(store->pool, values, high, count);
+    return move(store, weights, at, count, high, true, err);
+}
+
+sw_code sw_store_put_master(struct sw_store *store, int64_t unit, int64_t first, int64_t count,
+                            const float *values, struct sw_err *err)
+{
+    sw_assert(3 * PIECE_ELEMENTS * 4 <= SW_PLAN_BOUNCE_BYTES);
+    store->units[unit].version++;
+    for (int64_t at = first; at < first + count;) {
+        int64_t stop = piece_end(at, first + count);
+        sw_code code =
+            put_piece(store, &store->units[unit], at, stop - at, values + (at - first), err);
+        if (code != SW_OK)
+            return code;
+        at = stop;
+    }
+    return SW_OK;
+}
+
+static sw_code get_piece(struct sw_store *store, const struct sw_unit_state *unit, int64_t at,
+                         int64_t count, float *values, struct sw_err *err)
+{
+    float *master = (float *)(void *)bounce_part(store, 0);
+    uint16_t *high = (uint16_t *)(void *)bounce_part(store, 1);
+    uint16_t *low = (uint16_t *)(void *)bounce_part(store, 2);
+    const struct sw_place *place = &unit->parts[SW_PART_MASTER];
+    sw_code code;
+    if (unit->parts[SW_PART_LOW].tier != SW_TIER_AUTO) {
+        code = move(store, &unit->parts[SW_PART_HIGH], at, count, high, false, err);
+        if (code == SW_OK)
+            code = move(store, &unit->parts[SW_PART_LOW], at, count, low, false, err);
+        if (code == SW_OK)
+            sw_weights_join(store->pool, high, low, values, count);
+        return code;
+    }
+    if (place->tier == SW_TIER_AUTO) /* nothing is trained: compute weights are all there is */
+        place = &unit->parts[SW_PART_WEIGHTS];
+    code =
+        move(store, place, at, count, place->dtype == SW_F32 ? (void *)master : high, false, err);
+    if (code != SW_OK)
+        return code;
+    if (place->dtype == SW_F32)
+        memcpy(values, master, (size_t)count * sizeof *values);
+    else
+        for (int64_t i = 0; i < count; i++)
+            values[i] = sw_bf16_to_float(high[i]);
+    return SW_OK;
+}
+
+sw_code sw_store_get_master(struct sw_store *store, int64_t unit, int64_t first, int64_t count,
+                            float *values, struct sw_err *err)
+{
+    for (int64_t at = first; at < first + count;) {
+        int64_t stop = piece_end(at, first + count);
+        sw_code code =
+            get_piece(store, &store->units[unit], at, stop - at, values + (at - first), err);
+        if (code != SW_OK)
+            return code;
+        at = stop;
+    }
+    return SW_OK;
+}
+
+/* ---- residency ---- */
+
+const void *sw_store_weights(struct sw_store *store, int64_t unit, int32_t slot)
+{
+    const struct sw_unit_state *state = &store->units[unit];
+    if (slot < 0) {
+        sw_assert(state->parts[state->weights_part].tier == SW_TIER_DEVICE);
+        return state->parts[state->weights_part].memory;
+    }
+    const struct sw_slot *held = &store->weight_slots[sw_plan_pool(store->plan, unit)][slot];
+    sw_assert(held->unit == (int32_t)unit);                                       /* S1 */
+    sw_assert(held->arrived == store->plan->request.model->units[unit].elements); /* S2 */
+    sw_assert(held->version == state->version);                                   /* S3 */
+    return held->memory;
+}
+
+float *sw_store_gradient(const struct sw_store *store, int64_t unit, int32_t slot)
+{
+    if (slot < 0)
+        return store->units[unit].accumulator;
+    return store->gradient_slots[sw_plan_pool(store->plan, unit)][slot];
+}
+
+char *sw_store_arrive(struct sw_store *store, int64_t unit, int32_t slot, int64_t first,
+                      int64_t count)
+{
+    struct sw_slot *held = &store->weight_slots[sw_plan_pool(store->plan, unit)][slot];
+    if (first == 0) {
+        held->unit = (int32_t)unit;
+        held->arrived = 0;
+        held->version = store->units[unit].version;
+    }
+    sw_assert(held->unit == (int32_t)unit && held->arrived == first); /* S4 */
+    held->arrived += count;
+    return (char *)held->memory + first * sw_dtype_bytes(store->plan->request.compute);
+}
+
+char *sw_store_state_buffer(const struct sw_store *store, int32_t buffer, enum sw_part part)
+{
+    sw_assert(buffer >= 0 && store->plan->state_buffer_offset[part] >= 0);
+    return store->state_buffers +
+           buffer * sw_align_up(store->plan->state_buffer_bytes, SW_AIO_ALIGNMENT_BYTES) +
+           store->plan->state_buffer_offset[part];
+}

@@ -1,0 +1,97 @@
+/* The store of unit state: every array of every unit in its home, and the device slots through
+ * which weights that are not at home on the device pass. It moves bytes and obeys; what to move
+ * when is the program's business. Invariants, asserted:
+ *   S1  who gets a unit's weights from a slot finds that unit there,
+ *   S2  whole,
+ *   S3  and as its last step left it;
+ *   S4  pieces of a unit arrive in a slot in order and without gaps. */
+#ifndef SPILLWAY_EXEC_STORE_H
+#define SPILLWAY_EXEC_STORE_H
+
+#include "io/spill.h"
+#include "kernels/device.h"
+#include "plan/plan.h"
+
+/* Where an array lives. */
+struct sw_place {
+    enum sw_tier tier; /* SW_TIER_AUTO: there is no such array */
+    enum sw_dtype dtype;
+    int64_t bytes;
+    char *memory; /* device or host */
+    struct sw_spill_region region;
+};
+
+/* A slot of a pool. */
+struct sw_slot {
+    void *memory;
+    int32_t unit;    /* -1: none */
+    int64_t arrived; /* elements */
+    int64_t version; /* the unit's when its first piece left home */
+};
+
+struct sw_unit_state {
+    struct sw_place parts[SW_PARTS];
+    enum sw_part weights_part;
+    struct sw_unit_flow flow;
+    float *accumulator; /* device: its gradient's own place; NULL: in slots, or frozen */
+    float *factors;     /* Adafactor */
+    int64_t version;    /* steps begun */
+};
+
+struct sw_store {
+    const struct sw_plan *plan;
+    const struct sw_device_ops *ops;
+    struct sw_device *device;
+    struct sw_stream *load_stream; /* for writing and reading from outside programs */
+    struct sw_pool *pool;
+    struct sw_unit_state *units;  /* owned [unit_count] */
+    struct sw_place *activations; /* owned [block_count * microbatches]; NULL: on the device */
+    struct sw_slot *weight_slots[SW_POOL_KINDS];
+    void **gradient_slots[SW_POOL_KINDS];
+    char *state_buffers, *fetch_buffers, *spill_buffers; /* slabs; the plan has counts and sizes */
+    void *convert_buffer;                                /* device: a piece of a gradient in bf16 */
+    char *bounce;                                        /* SW_PLAN_BOUNCE_BYTES */
+    void *factor_scratch;                                /* Adafactor */
+    struct sw_spill *spill;
+    struct sw_host_block {
+        void *memory;
+        int64_t bytes;
+    } * host_blocks; /* owned: what to free */
+    int64_t host_block_count, host_block_capacity;
+};
+
+/* Allocate everything, from what the plan says; all memory is touched. `spill`: directories and
+ * settings (the capacity is the plan's); NULL: none. */
+sw_code sw_store_open(struct sw_store *store, const struct sw_spill_config *spill,
+                      struct sw_err *err) SW_WARN_UNUSED;
+void sw_store_close(struct sw_store *store);
+
+/* Device and host memory that is freed with the store, touched. */
+sw_code sw_store_alloc_device(struct sw_store *store, int64_t bytes, void *out,
+                              struct sw_err *err) SW_WARN_UNUSED;
+sw_code sw_store_alloc_host(struct sw_store *store, int64_t bytes, void *out,
+                            struct sw_err *err) SW_WARN_UNUSED;
+
+/* Elements [first, first + count) of an array, from or to host memory; for loading and saving, not
+ * while a program runs. */
+sw_code sw_store_put(struct sw_store *store, const struct sw_place *place, int64_t first,
+                     int64_t count, const void *values, struct sw_err *err) SW_WARN_UNUSED;
+sw_code sw_store_get(struct sw_store *store, const struct sw_place *place, int64_t first,
+                     int64_t count, void *values, struct sw_err *err) SW_WARN_UNUSED;
+/* Master weights as fp32; putting also makes the compute weights. */
+sw_code sw_store_put_master(struct sw_store *store, int64_t unit, int64_t first, int64_t count,
+                            const float *values, struct sw_err *err) SW_WARN_UNUSED;
+sw_code sw_store_get_master(struct sw_store *store, int64_t unit, int64_t first, int64_t count,
+                            float *values, struct sw_err *err) SW_WARN_UNUSED;
+
+/* The weights that an op's block computes with: at home, or in slot `slot`. */
+const void *sw_store_weights(struct sw_store *store, int64_t unit, int32_t slot);
+/* Where a unit's gradient accumulates: its own place, or slot `slot`. */
+float *sw_store_gradient(const struct sw_store *store, int64_t unit, int32_t slot);
+/* A piece of weights arrives in a slot; returns where it goes. */
+char *sw_store_arrive(struct sw_store *store, int64_t unit, int32_t slot, int64_t first,
+                      int64_t count);
+/* A part of rotating buffer `buffer`. */
+char *sw_store_state_buffer(const struct sw_store *store, int32_t buffer, enum sw_part part);
+
+#endif

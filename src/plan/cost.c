@@ -1,0 +1,197 @@
+/* What an op costs on a machine: bytes and flops by measured rates, and what it shares. */
+#include "plan/search.h"
+
+/* Rates that were not measured are taken from this: a plain desktop. Then nothing is predicted, but
+ * choices have something to go by. */
+static const struct sw_plan_rates NOMINAL = {
+    .gemm_flops = 2e11,
+    .device_bytes = 2e10,
+    .optimizer_bytes = 1.5e10,
+    .host_bytes = 2e10,
+    .h2d_bytes = 1e10,
+    .d2h_bytes = 1e10,
+    .nvme_read_bytes = 2.5e9,
+    .nvme_write_bytes = 1.5e9,
+};
+
+static double or_else(double measured, double nominal)
+{
+    return measured > 0 ? measured : nominal;
+}
+
+struct sw_plan_rates sw_plan_rates_complete(const struct sw_plan_rates *rates)
+{
+    struct sw_plan_rates out = *rates;
+    out.gemm_flops = or_else(rates->gemm_flops, NOMINAL.gemm_flops);
+    out.host_bytes = or_else(rates->host_bytes, NOMINAL.host_bytes);
+    out.device_bytes =
+        or_else(rates->device_bytes, rates->device_is_host ? out.host_bytes : NOMINAL.device_bytes);
+    out.optimizer_bytes = or_else(rates->optimizer_bytes, out.host_bytes);
+    out.h2d_bytes = or_else(rates->h2d_bytes, NOMINAL.h2d_bytes);
+    out.d2h_bytes = or_else(rates->d2h_bytes, NOMINAL.d2h_bytes);
+    out.nvme_read_bytes = or_else(rates->nvme_read_bytes, NOMINAL.nvme_read_bytes);
+    out.nvme_write_bytes = or_else(rates->nvme_write_bytes, NOMINAL.nvme_write_bytes);
+    return out;
+}
+
+void sw_plan_rates_of_machine(const struct sw_machine *machine, bool gpu, struct sw_plan_rates *out)
+{
+    *out = (struct sw_plan_rates){
+        .device_is_host = !gpu,
+        .gemm_flops = machine->gemm_flops_per_second,
+        .device_bytes = machine->triad_bytes_per_second,
+        .optimizer_bytes = machine->optimizer_bytes_per_second,
+        .host_bytes = machine->triad_bytes_per_second,
+        /* A copy reads and writes each byte. */
+        .h2d_bytes = machine->memcpy_bytes_per_second / 2,
+        .d2h_bytes = machine->memcpy_bytes_per_second / 2,
+    };
+    if (gpu) {
+        out->gemm_flops = machine->gpus[0].gemm_flops_per_second;
+        out->device_bytes = machine->gpus[0].memory_bytes_per_second;
+        out->h2d_bytes = machine->gpus[0].h2d_bytes_per_second;
+        out->d2h_bytes = machine->gpus[0].d2h_bytes_per_second;
+    }
+    for (int i = 0; i < machine->drive_count; i++) {
+        out->nvme_read_bytes += machine->drives[i].read_bytes_per_second;
+        out->nvme_write_bytes += machine->drives[i].write_bytes_per_second;
+    }
+}
+
+/* Bytes of the parts in `parts` (bits), an element. */
+static int64_t part_bytes(const struct sw_plan *plan, uint32_t parts)
+{
+    int64_t bytes = 0;
+    for (int part = 0; part < SW_PARTS; part++)
+        if ((parts >> part & 1) != 0)
+            bytes += sw_dtype_bytes(sw_plan_part_dtype(plan, (enum sw_part)part));
+    return bytes;
+}
+
+static bool is_activation(const struct sw_op *op)
+{
+    return op->cargo == SW_CARGO_ACTIVATION;
+}
+
+int64_t sw_plan_op_bytes(const struct sw_plan *plan, const struct sw_op *op)
+{
+    struct sw_unit_flow flow;
+    uint32_t gradient = 1U << SW_PART_GRADIENT, parts;
+    switch (op->kind) {
+    case SW_OP_BATCH:
+        return plan->batch_bytes;
+    case SW_OP_READ:
+        sw_plan_unit_flow(plan, op->unit, &flow);
+        parts = sw_plan_phase_reads_master(plan, op->phase) ? flow.read_parts
+                                                            : flow.read_parts & gradient;
+        return op->count * part_bytes(plan, parts);
+    case SW_OP_WRITE:
+        sw_plan_unit_flow(plan, op->unit, &flow);
+        return op->count * part_bytes(plan, flow.write_parts);
+    case SW_OP_FETCH:
+    case SW_OP_UPLOAD:
+        return is_activation(op) ? plan->sizes[op->block].output_bytes
+                                 : op->count * sw_dtype_bytes(plan->request.compute);
+    case SW_OP_DOWNLOAD:
+    case SW_OP_SPILL:
+        return is_activation(op) ? plan->sizes[op->block].output_bytes
+                                 : op->count * part_bytes(plan, gradient);
+    default:
+        return 0;
+    }
+}
+
+/* Bytes that the host's memory moves in a step, an element: AdamW reads and writes, Adafactor reads
+ * its gradient three times. */
+static double step_bytes(const struct sw_plan *plan)
+{
+    const struct sw_optim_settings *optim = plan->request.optim;
+    double gradient = (double)sw_dtype_bytes(optim->grads);
+    if (optim->name == SW_OPTIM_ADAMW)
+        return gradient + 8 + 2 * (double)sw_optim_parallel_state_bytes(optim);
+    return 3 * gradient + 8 + (optim->scale_parameter ? 4 : 0);
+}
+
+static double compute_seconds(const struct sw_plan *plan, const struct sw_op *op,
+                              const struct sw_plan_rates *rates)
+{
+    const struct sw_block_sizes *sizes = &plan->sizes[op->block];
+    double kept = (double)(sizes->context_bytes + sizes->output_bytes) / rates->device_bytes;
+    double forward = sizes->forward_flops / rates->gemm_flops;
+    double backward = sizes->backward_flops / rates->gemm_flops;
+    switch (op->kind) {
+    case SW_OP_FORWARD:
+        return forward + 2 * kept;
+    case SW_OP_HEAD:
+        return plan->request.purpose == SW_FOR_TRAINING ? forward + backward : forward;
+    default:
+        return backward + 4 * kept + (plan->recompute ? forward + 2 * kept : 0);
+    }
+}
+
+/* Moves `bytes` at `rate`, which takes all of `resource`. */
+static void move_cost(struct sw_op_cost *cost, double bytes, double rate, enum sw_resource resource,
+                      const struct sw_plan_rates *rates)
+{
+    cost->seconds = bytes / rate;
+    cost->load[resource] = 1;
+    if (resource == SW_RESOURCE_DEVICE)
+        return;
+    double share = rate / rates->host_bytes;
+    cost->load[SW_RESOURCE_DRAM] = share < 1 ? (float)share : 1;
+}
+
+void sw_plan_op_cost(const struct sw_op *op, void *context, struct sw_op_cost *cost)
+{
+    const struct sw_plan_costing *costing = context;
+    const struct sw_plan *plan = costing->plan;
+    const struct sw_plan_rates *rates = &costing->rates;
+    bool cpu = rates->device_is_host;
+    double bytes = (double)sw_plan_op_bytes(plan, op);
+    switch (op->kind) {
+    case SW_OP_FORWARD:
+    case SW_OP_HEAD:
+    case SW_OP_BACKWARD:
+        cost->seconds = compute_seconds(plan, op, rates);
+        cost->load[SW_RESOURCE_DEVICE] = 1;
+        break;
+    case SW_OP_PARTIALS:
+        move_cost(cost, (double)op->count * (double)sw_dtype_bytes(plan->request.optim->grads),
+                  rates->host_bytes, cpu ? SW_RESOURCE_DEVICE : SW_RESOURCE_CPU, rates);
+        break;
+    case SW_OP_STEP: {
+        int phases = op->phase < 0 ? 1 : sw_plan_phases(plan);
+        move_cost(cost, (double)op->count * step_bytes(plan) / phases, rates->optimizer_bytes,
+                  cpu ? SW_RESOURCE_DEVICE : SW_RESOURCE_CPU, rates);
+        break;
+    }
+    case SW_OP_READ:
+    case SW_OP_FETCH:
+        move_cost(cost, bytes, rates->nvme_read_bytes, SW_RESOURCE_DRIVES, rates);
+        break;
+    case SW_OP_WRITE:
+    case SW_OP_SPILL:
+        move_cost(cost, bytes, rates->nvme_write_bytes, SW_RESOURCE_DRIVES, rates);
+        break;
+    case SW_OP_BATCH:
+    case SW_OP_UPLOAD:
+        move_cost(cost, bytes, rates->h2d_bytes, cpu ? SW_RESOURCE_DEVICE : SW_RESOURCE_LINK_UP,
+                  rates);
+        break;
+    case SW_OP_DOWNLOAD:
+        move_cost(cost, bytes, rates->d2h_bytes, cpu ? SW_RESOURCE_DEVICE : SW_RESOURCE_LINK_DOWN,
+                  rates);
+        break;
+    default:
+        break;
+    }
+}
+
+sw_code sw_plan_predict(const struct sw_plan *plan, struct sw_simulation *out, struct sw_err *err)
+{
+    struct sw_plan_costing costing = {plan, sw_plan_rates_complete(&plan->request.rates)};
+    const struct sw_program *program = plan->step         ? plan->step
+                                       : plan->evaluation ? plan->evaluation
+                                                          : plan->decode;
+    return sw_program_simulate(program, sw_plan_op_cost, &costing, plan->request.overlap, out, err);
+}

@@ -1,0 +1,161 @@
+/* Which arrays a unit has, where they are, and the way they go when it is stepped. */
+#include "plan/plan.h"
+
+static bool trains(const struct sw_plan *plan, int64_t unit)
+{
+    return plan->request.purpose == SW_FOR_TRAINING && plan->request.model->units[unit].trainable;
+}
+
+static bool early(const struct sw_plan *plan)
+{
+    return plan->request.optim != NULL && plan->request.optim->early_step;
+}
+
+enum sw_part sw_plan_weights_part(const struct sw_plan *plan, int64_t unit)
+{
+    const struct sw_plan_request *request = &plan->request;
+    if (request->purpose != SW_FOR_TRAINING ||
+        plan->homes[unit].weights != plan->homes[unit].states)
+        return SW_PART_WEIGHTS;
+    if (request->compute == SW_F32 && request->optim->master == SW_MASTER_FP32)
+        return SW_PART_MASTER;
+    if (request->compute == SW_BF16 && request->optim->master == SW_MASTER_SPLIT)
+        return SW_PART_HIGH;
+    return SW_PART_WEIGHTS;
+}
+
+enum sw_tier sw_plan_part_tier(const struct sw_plan *plan, int64_t unit, enum sw_part part)
+{
+    const struct sw_unit_homes *homes = &plan->homes[unit];
+    bool training = plan->request.purpose == SW_FOR_TRAINING;
+    bool split = training && plan->request.optim->master == SW_MASTER_SPLIT;
+    switch (part) {
+    case SW_PART_WEIGHTS:
+        return sw_plan_weights_part(plan, unit) == part ? homes->weights : SW_TIER_AUTO;
+    case SW_PART_MASTER:
+        return training && !split ? homes->states : SW_TIER_AUTO;
+    case SW_PART_HIGH:
+    case SW_PART_LOW:
+        return split ? homes->states : SW_TIER_AUTO;
+    case SW_PART_EXP_AVG:
+    case SW_PART_EXP_AVG_SQ:
+        return trains(plan, unit) && plan->request.optim->name == SW_OPTIM_ADAMW ? homes->states
+                                                                                 : SW_TIER_AUTO;
+    case SW_PART_GRADIENT:
+        return trains(plan, unit) && !early(plan) ? homes->gradient : SW_TIER_AUTO;
+    case SW_PARTS:
+        break;
+    }
+    return SW_TIER_AUTO;
+}
+
+enum sw_dtype sw_plan_part_dtype(const struct sw_plan *plan, enum sw_part part)
+{
+    switch (part) {
+    case SW_PART_WEIGHTS:
+        return plan->request.compute;
+    case SW_PART_HIGH:
+    case SW_PART_LOW:
+        return SW_BF16;
+    case SW_PART_EXP_AVG:
+    case SW_PART_EXP_AVG_SQ:
+        return plan->request.optim->moments;
+    case SW_PART_GRADIENT:
+        return early(plan) ? SW_F32 : plan->request.optim->grads;
+    case SW_PART_MASTER:
+    case SW_PARTS:
+        break;
+    }
+    return SW_F32;
+}
+
+enum sw_pool_kind sw_plan_pool(const struct sw_plan *plan, int64_t unit)
+{
+    const struct sw_model *model = plan->request.model;
+    return unit == model->embedding_unit || unit == model->head_unit ? SW_POOL_TABLES
+                                                                     : SW_POOL_BLOCKS;
+}
+
+bool sw_plan_gradient_stays(const struct sw_plan *plan, int64_t unit)
+{
+    return sw_plan_part_tier(plan, unit, SW_PART_GRADIENT) == SW_TIER_DEVICE &&
+           plan->request.optim->grads == SW_F32;
+}
+
+/* Parts that a step reads and writes, beside gradient and weights. */
+static uint32_t state_parts(const struct sw_plan *plan)
+{
+    uint32_t parts = plan->request.optim->master == SW_MASTER_SPLIT
+                         ? 1U << SW_PART_HIGH | 1U << SW_PART_LOW
+                         : 1U << SW_PART_MASTER;
+    if (plan->request.optim->name == SW_OPTIM_ADAMW)
+        parts |= 1U << SW_PART_EXP_AVG | 1U << SW_PART_EXP_AVG_SQ;
+    return parts;
+}
+
+/* Is there a host array, stepped in place, with just the weights that the device wants? */
+static bool host_has_weights(const struct sw_plan *plan)
+{
+    bool split = plan->request.optim->master == SW_MASTER_SPLIT;
+    return split ? plan->request.compute == SW_BF16 : plan->request.compute == SW_F32;
+}
+
+void sw_plan_unit_flow(const struct sw_plan *plan, int64_t unit, struct sw_unit_flow *out)
+{
+    const struct sw_unit_homes *homes = &plan->homes[unit];
+    *out = (struct sw_unit_flow){0};
+    if (!trains(plan, unit) || homes->states == SW_TIER_DEVICE)
+        return;
+    bool own_weights = sw_plan_weights_part(plan, unit) == SW_PART_WEIGHTS;
+    if (homes->states == SW_TIER_NVME)
+        out->read_parts = out->write_parts = state_parts(plan);
+    if (sw_plan_part_tier(plan, unit, SW_PART_GRADIENT) == SW_TIER_NVME)
+        out->read_parts |= 1U << SW_PART_GRADIENT;
+    if (own_weights && homes->weights == SW_TIER_NVME)
+        out->write_parts |= 1U << SW_PART_WEIGHTS;
+    out->gradient_down = early(plan) || homes->gradient == SW_TIER_DEVICE;
+    out->chunked = out->read_parts != 0 || out->write_parts != 0 || out->gradient_down;
+    if (own_weights && homes->weights == SW_TIER_DEVICE) {
+        out->weights_whole = !out->chunked && host_has_weights(plan);
+        out->weights_up = !out->weights_whole;
+        out->chunked = out->chunked || out->weights_up;
+    }
+}
+
+int sw_plan_phases(const struct sw_plan *plan)
+{
+    return plan->request.optim->name == SW_OPTIM_ADAFACTOR ? SW_ADAFACTOR_PHASES : 1;
+}
+
+bool sw_plan_phase_reads_master(const struct sw_plan *plan, int phase)
+{
+    return plan->request.optim->name == SW_OPTIM_ADAMW ||
+           sw_adafactor_phase_reads_weights(plan->request.optim, (enum sw_adafactor_phase)phase);
+}
+
+int64_t sw_plan_encoder_end(const struct sw_model *model)
+{
+    int64_t block = 0;
+    while (model->blocks[block].kind != SW_BLOCK_ENCODER_END)
+        block++;
+    return block;
+}
+
+/* Training keeps every block's output (the next block's input). Elsewhere two take turns, and the
+ * encoder output has its own. */
+int64_t sw_plan_activation_slot(const struct sw_plan *plan, int64_t block)
+{
+    if (plan->request.purpose == SW_FOR_TRAINING)
+        return block;
+    return block == sw_plan_encoder_end(plan->request.model) ? 2 : block % 2;
+}
+
+int64_t sw_plan_activation_index(const struct sw_plan *plan, int64_t block, int64_t microbatch)
+{
+    return block * plan->microbatches + microbatch;
+}
+
+int64_t sw_plan_context_slot(const struct sw_plan *plan, int64_t block, int64_t microbatch)
+{
+    return plan->recompute ? 0 : block * plan->microbatches + microbatch;
+}

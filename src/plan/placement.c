@@ -1,0 +1,564 @@
+/* Choosing what the settings leave open: micro-batch, recomputation, homes, slots. Candidates are
+ * measured against the limits; of those that fit, the one with the shortest predicted step is
+ * taken. Everything on the device is taken without asking further. */
+#include "plan/search.h"
+
+#include "base/mem.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    /* Tokens of a micro-batch beyond which larger ones are no faster. */
+    MICRO_BATCH_TOKENS = 8192,
+    /* Logits of this many bytes at once: large enough for fast GEMMs, small beside the weights.
+     * Results depend on the chunk (in rounding), so it is a function of the vocabulary alone. */
+    HEAD_CHUNK_BYTES = 64 << 20,
+    HEAD_CHUNK_STEP = 32,
+    GRADIENT_SLOTS = 2,
+    DEFAULT_SLOTS = 3,
+};
+
+enum kind { WEIGHTS, STATES, GRADIENTS, KINDS };
+
+/* Everything that is chosen. Of each kind, the first units (in order of use) have their home on the
+ * device, the next ones on the host, the rest on drives. */
+struct genes {
+    int64_t rows;
+    bool recompute;
+    enum sw_tier activations;
+    int64_t activation_slots; /* where those are not at home on the device */
+    int64_t slots;
+    int64_t chunk_bytes;
+    int64_t device[KINDS], host[KINDS];
+};
+
+struct search {
+    struct sw_plan *plan;
+    int32_t *order; /* units but the common one, in order of use */
+    int64_t count;
+    enum sw_tier wanted[KINDS], wanted_activations;
+    struct genes best;
+    double best_seconds;
+    bool found;
+};
+
+/* ---- from genes to a plan ---- */
+
+static int64_t head_chunk(const struct sw_plan_request *request)
+{
+    int64_t chunk = HEAD_CHUNK_BYTES / ((int64_t)sizeof(float) * request->model->t5.vocab_size);
+    chunk -= chunk % HEAD_CHUNK_STEP;
+    return chunk < HEAD_CHUNK_STEP ? HEAD_CHUNK_STEP : chunk;
+}
+
+static int64_t microbatches_of(const struct sw_plan_request *request, int64_t rows)
+{
+    return request->purpose == SW_FOR_GENERATION ? 1 : (request->global_batch + rows - 1) / rows;
+}
+
+static void set_bounds(struct sw_plan *plan, int64_t rows)
+{
+    const struct sw_plan_request *request = &plan->request;
+    bool generating = request->purpose == SW_FOR_GENERATION;
+    if (plan->bounds.rows == rows)
+        return;
+    plan->bounds = (struct sw_bounds){
+        .rows = rows,
+        .source_length = request->source_length,
+        .target_length = generating ? request->generation_length : request->target_length,
+        .head_chunk_tokens = head_chunk(request),
+    };
+    plan->microbatches = microbatches_of(request, rows);
+    plan->reach = sw_model_tables_reach(plan->bounds.source_length, plan->bounds.target_length);
+    sw_plan_measure_blocks(plan);
+}
+
+static enum sw_tier tier_of(const struct genes *genes, enum kind kind, int64_t position)
+{
+    if (position < genes->device[kind])
+        return SW_TIER_DEVICE;
+    return position < genes->device[kind] + genes->host[kind] ? SW_TIER_HOST : SW_TIER_NVME;
+}
+
+static void set_homes(const struct search *search, const struct genes *genes)
+{
+    struct sw_plan *plan = search->plan;
+    for (int64_t i = 0; i < search->count; i++)
+        plan->homes[search->order[i]] = (struct sw_unit_homes){
+            .weights = tier_of(genes, WEIGHTS, i),
+            .states = tier_of(genes, STATES, i),
+            .gradient = tier_of(genes, GRADIENTS, i),
+        };
+    /* Small, and used all over. */
+    plan->homes[plan->request.model->common_unit] = (struct sw_unit_homes){
+        .weights = SW_TIER_DEVICE,
+        .states = tier_of(genes, STATES, 0),
+        .gradient = plan->request.device_is_remote ? SW_TIER_HOST : SW_TIER_DEVICE,
+    };
+}
+
+static void set_pools(struct sw_plan *plan, int64_t slots)
+{
+    const struct sw_model *model = plan->request.model;
+    int64_t weights[SW_POOL_KINDS] = {0}, gradients[SW_POOL_KINDS] = {0};
+    memset(plan->weight_pools, 0, sizeof plan->weight_pools);
+    memset(plan->gradient_pools, 0, sizeof plan->gradient_pools);
+    for (int64_t i = 0; i < model->unit_count; i++) {
+        enum sw_pool_kind pool = sw_plan_pool(plan, i);
+        int64_t elements = model->units[i].elements;
+        bool trains = plan->request.purpose == SW_FOR_TRAINING && model->units[i].trainable;
+        if (plan->homes[i].weights != SW_TIER_DEVICE) {
+            weights[pool]++;
+            if (elements > plan->weight_pools[pool].elements)
+                plan->weight_pools[pool].elements = elements;
+        }
+        if (trains && i != model->common_unit && !sw_plan_gradient_stays(plan, i)) {
+            gradients[pool]++;
+            if (elements > plan->gradient_pools[pool].elements)
+                plan->gradient_pools[pool].elements = elements;
+        }
+    }
+    for (int pool = 0; pool < SW_POOL_KINDS; pool++) {
+        int64_t most = slots < GRADIENT_SLOTS ? slots : GRADIENT_SLOTS;
+        plan->weight_pools[pool].slots = weights[pool] < slots ? weights[pool] : slots;
+        plan->gradient_pools[pool].slots = gradients[pool] < most ? gradients[pool] : most;
+    }
+}
+
+static enum sw_tier farthest(const struct search *search, const struct genes *genes, enum kind kind)
+{
+    return search->count > 0 ? tier_of(genes, kind, search->count - 1) : SW_TIER_DEVICE;
+}
+
+/* Make the plan what the genes say, and add up its bytes. */
+static void apply(const struct search *search, const struct genes *genes)
+{
+    struct sw_plan *plan = search->plan;
+    bool training = plan->request.purpose == SW_FOR_TRAINING;
+    set_bounds(plan, genes->rows);
+    plan->recompute = genes->recompute;
+    plan->context_slots = !training ? 0
+                          : genes->recompute
+                              ? 1
+                              : plan->request.model->block_count * plan->microbatches;
+    plan->activations = genes->activations;
+    plan->activation_slots = genes->activations != SW_TIER_DEVICE ? genes->activation_slots
+                             : training ? plan->request.model->block_count - 1
+                                        : 3;
+    plan->request.chunk_bytes = genes->chunk_bytes;
+    set_homes(search, genes);
+    plan->params = farthest(search, genes, WEIGHTS);
+    plan->optimizer = farthest(search, genes, STATES);
+    plan->grads = farthest(search, genes, GRADIENTS);
+    set_pools(plan, genes->slots);
+    sw_plan_make_budget(plan);
+}
+
+static bool fits(const struct search *search, const struct genes *genes)
+{
+    apply(search, genes);
+    return sw_plan_fits(search->plan);
+}
+
+/* ---- candidates ---- */
+
+static bool is_open(const struct search *search, enum kind kind)
+{
+    return search->wanted[kind] == SW_TIER_AUTO;
+}
+
+/* The farthest home that a kind may have. */
+static enum sw_tier far_tier(const struct search *search, enum sw_tier wanted)
+{
+    if (wanted != SW_TIER_AUTO)
+        return wanted;
+    return search->plan->request.nvme_bytes > 0 ? SW_TIER_NVME : SW_TIER_HOST;
+}
+
+static void put_all(const struct search *search, struct genes *genes, enum kind kind,
+                    enum sw_tier tier)
+{
+    genes->device[kind] = tier == SW_TIER_DEVICE ? search->count : 0;
+    genes->host[kind] = tier == SW_TIER_HOST ? search->count : 0;
+}
+
+/* As many units as fit, of the kinds in `kinds` (bits) that are open, nearer: on the device, or on
+ * the host. */
+static void promote(const struct search *search, struct genes *genes, unsigned kinds, bool device)
+{
+    const struct genes before = *genes;
+    int64_t low = 0, high = search->count;
+    while (low < high) {
+        int64_t middle = (low + high + 1) / 2;
+        struct genes tried = before;
+        for (int kind = 0; kind < KINDS; kind++) {
+            if ((kinds >> kind & 1) == 0 || !is_open(search, (enum kind)kind))
+                continue;
+            int64_t *count = device ? &tried.device[kind] : &tried.host[kind];
+            int64_t limit = device ? search->count : search->count - tried.device[kind];
+            int64_t wanted = middle < limit ? middle : limit;
+            if (*count < wanted)
+                *count = wanted;
+            if (device && tried.host[kind] > search->count - tried.device[kind])
+                tried.host[kind] = search->count - tried.device[kind];
+        }
+        if (fits(search, &tried)) {
+            low = middle;
+            *genes = tried;
+        } else {
+            high = middle - 1;
+        }
+    }
+}
+
+static bool training(const struct search *search)
+{
+    return search->plan->request.purpose == SW_FOR_TRAINING;
+}
+
+/* Whether all three kinds of a unit may be on the device: it is stepped there only then. */
+static bool may_be_resident(const struct search *search)
+{
+    for (int kind = 0; kind < KINDS; kind++)
+        if (!is_open(search, (enum kind)kind) && search->wanted[kind] != SW_TIER_DEVICE)
+            return false;
+    return !training(search) || !search->plan->request.device_is_remote;
+}
+
+/* Price a candidate that fits, and keep the best. */
+static sw_code consider(struct search *search, const struct genes *genes, struct sw_err *err)
+{
+    struct sw_plan *plan = search->plan;
+    struct sw_simulation simulation = {0};
+    if (!fits(search, genes))
+        return SW_OK;
+    sw_code code = SW_OK;
+    if (training(search))
+        code = sw_plan_build_step(plan, err);
+    else
+        code = sw_plan_build_programs(plan, err);
+    if (code == SW_OK)
+        code = sw_plan_predict(plan, &simulation, err);
+    sw_plan_drop_programs(plan);
+    if (code != SW_OK)
+        return code;
+    if (!search->found || simulation.makespan_seconds < search->best_seconds) {
+        search->found = true;
+        search->best_seconds = simulation.makespan_seconds;
+        search->best = *genes;
+    }
+    return SW_OK;
+}
+
+/* From a candidate with everything as far as may be, nearer what fits. */
+static sw_code consider_fills(struct search *search, const struct genes *far, struct sw_err *err)
+{
+    const unsigned all = 1U << WEIGHTS | 1U << STATES | 1U << GRADIENTS;
+    static const enum kind orders[2][KINDS] = {{WEIGHTS, STATES, GRADIENTS},
+                                               {WEIGHTS, GRADIENTS, STATES}};
+    if (!fits(search, far))
+        return SW_OK;
+    sw_code code = SW_OK;
+    for (int resident_first = 0; resident_first < 2 && code == SW_OK; resident_first++)
+        for (int order = 0; order < 2 && code == SW_OK; order++) {
+            struct genes genes = *far;
+            if (resident_first && !may_be_resident(search))
+                break;
+            if (resident_first)
+                promote(search, &genes, all, true);
+            promote(search, &genes, 1U << WEIGHTS, true);
+            for (int i = 0; i < KINDS; i++)
+                promote(search, &genes, 1U << orders[order][i], false);
+            code = consider(search, &genes, err);
+        }
+    return code;
+}
+
+static int64_t slots_of(const struct search *search, int choice)
+{
+    static const int64_t choices[] = {DEFAULT_SLOTS, 2, 4, 8, 1};
+    int64_t depth = search->plan->request.prefetch_depth;
+    if (depth > 0)
+        return choice == 0 ? depth + 1 : 0;
+    return choice < (int)(sizeof choices / sizeof *choices) ? choices[choice] : 0;
+}
+
+/* Slots for spilled activations: with those of two layers and the encoder's output nothing moves
+ * twice in a pass; less is possible. */
+static int64_t activation_slots_of(const struct search *search, const struct genes *genes,
+                                   int choice)
+{
+    int64_t m = microbatches_of(&search->plan->request, genes->rows);
+    return choice == 0 ? 3 * m + 2 : choice == 1 ? 2 * m + 2 : choice == 2 ? 4 : 0;
+}
+
+/* All candidates of one micro-batch, recomputation and home of activations. */
+static sw_code consider_slots(struct search *search, struct genes *genes, struct sw_err *err)
+{
+    sw_code code = SW_OK;
+    for (int choice = 0; slots_of(search, choice) > 0 && code == SW_OK; choice++) {
+        /* One slot, without reading ahead, only where nothing else fits. */
+        if (slots_of(search, choice) == 1 && search->found)
+            break;
+        genes->slots = slots_of(search, choice);
+        if (genes->activations == SW_TIER_DEVICE) {
+            code = consider_fills(search, genes, err);
+            continue;
+        }
+        bool had = false;
+        for (int k = 0; activation_slots_of(search, genes, k) > 0 && code == SW_OK && !had; k++) {
+            genes->activation_slots = activation_slots_of(search, genes, k);
+            had = fits(search, genes);
+            code = consider_fills(search, genes, err);
+        }
+    }
+    return code;
+}
+
+static bool wants_recompute(const struct search *search, bool recompute)
+{
+    enum sw_recompute wanted = search->plan->request.recompute;
+    if (!training(search))
+        return !recompute;
+    return wanted == SW_RECOMPUTE_AUTO || (wanted == SW_RECOMPUTE_ON) == recompute;
+}
+
+static bool wants_activations(const struct search *search, enum sw_tier tier)
+{
+    if (!training(search) && search->wanted_activations == SW_TIER_AUTO)
+        return tier == SW_TIER_DEVICE;
+    if (search->wanted_activations != SW_TIER_AUTO)
+        return tier == search->wanted_activations;
+    return tier != SW_TIER_NVME || search->plan->request.nvme_bytes > 0;
+}
+
+/* Everything on the device: nothing is faster. */
+static bool take_resident(struct search *search, struct genes genes)
+{
+    genes.activations = SW_TIER_DEVICE;
+    genes.slots = 1;
+    for (int kind = 0; kind < KINDS; kind++)
+        put_all(search, &genes, (enum kind)kind, SW_TIER_DEVICE);
+    if (!may_be_resident(search) || !wants_activations(search, SW_TIER_DEVICE) ||
+        !fits(search, &genes))
+        return false;
+    search->best = genes;
+    search->found = true;
+    return true;
+}
+
+static sw_code consider_rows(struct search *search, int64_t rows, int64_t chunk_bytes,
+                             struct sw_err *err)
+{
+    struct genes genes = {.rows = rows, .chunk_bytes = chunk_bytes};
+    sw_code code = SW_OK;
+    for (int recompute = 0; recompute < 2 && code == SW_OK; recompute++) {
+        if (!wants_recompute(search, recompute == 1))
+            continue;
+        genes.recompute = recompute == 1;
+        if (!search->found && take_resident(search, genes))
+            return SW_OK;
+        for (int tier = SW_TIER_DEVICE; tier < SW_TIERS && code == SW_OK; tier++) {
+            if (!wants_activations(search, (enum sw_tier)tier))
+                continue;
+            genes.activations = (enum sw_tier)tier;
+            for (int kind = 0; kind < KINDS; kind++)
+                put_all(search, &genes, (enum kind)kind, far_tier(search, search->wanted[kind]));
+            code = consider_slots(search, &genes, err);
+        }
+    }
+    return code;
+}
+
+/* The largest micro-batch of at most MICRO_BATCH_TOKENS tokens, evened out over the step. */
+static int64_t choose_rows(const struct sw_plan_request *request)
+{
+    if (request->purpose == SW_FOR_GENERATION)
+        return request->generation_rows;
+    if (request->micro_batch > 0)
+        return request->micro_batch;
+    int64_t longest = request->source_length > request->target_length ? request->source_length
+                                                                      : request->target_length;
+    int64_t rows = MICRO_BATCH_TOKENS / longest;
+    if (rows < 1)
+        rows = 1;
+    if (rows > request->global_batch)
+        rows = request->global_batch;
+    int64_t count = (request->global_batch + rows - 1) / rows;
+    return (request->global_batch + count - 1) / count;
+}
+
+static bool rows_are_open(const struct sw_plan_request *request)
+{
+    return request->purpose != SW_FOR_GENERATION && request->micro_batch == 0;
+}
+
+static sw_code look(struct search *search, int64_t chunk_bytes, struct sw_err *err)
+{
+    const struct sw_plan_request *request = &search->plan->request;
+    sw_code code = SW_OK;
+    for (int64_t rows = choose_rows(request); code == SW_OK && !search->found;
+         rows = (rows + 1) / 2) {
+        code = consider_rows(search, rows, chunk_bytes, err);
+        if (rows == 1 || !rows_are_open(request))
+            break;
+    }
+    return code;
+}
+
+/* ---- settings ---- */
+
+static sw_code check_homes(struct search *search, struct sw_err *err)
+{
+    const struct sw_plan_request *request = &search->plan->request;
+    static const char *const keys[KINDS] = {"offload.params", "offload.optimizer", "offload.grads"};
+    const enum sw_tier wanted[] = {request->params, request->optimizer, request->grads,
+                                   request->activations};
+    for (int i = 0; i < 4; i++)
+        if (wanted[i] == SW_TIER_NVME && request->nvme_bytes <= 0)
+            return SW_FAIL(err, SW_E_USAGE, "%s: nvme needs directories to spill to: offload.nvme",
+                           i < KINDS ? keys[i] : "offload.activations");
+    if (!training(search))
+        return SW_OK;
+    for (int i = STATES; i < KINDS; i++)
+        if (request->device_is_remote && wanted[i] == SW_TIER_DEVICE)
+            return SW_FAIL(err, SW_E_USAGE,
+                           "%s: device: units are stepped by the host in this version (use auto, "
+                           "host or nvme)",
+                           keys[i]);
+    for (int i = 0; i < KINDS; i++)
+        if (request->optimizer == SW_TIER_DEVICE && wanted[i] != SW_TIER_AUTO &&
+            wanted[i] != SW_TIER_DEVICE)
+            return SW_FAIL(err, SW_E_USAGE,
+                           "%s: %s clashes with offload.optimizer: device; a unit is stepped on "
+                           "the device only when all of it is there (use auto or host)",
+                           keys[i], sw_tier_name(wanted[i]));
+    return SW_OK;
+}
+
+static double mib(int64_t bytes)
+{
+    return (double)bytes / (1 << 20);
+}
+
+static int64_t largest_item(const struct sw_plan *plan, enum sw_tier tier)
+{
+    int largest = 0;
+    for (int i = 1; i < plan->item_count; i++)
+        if (plan->items[i].bytes[tier] > plan->items[largest].bytes[tier])
+            largest = i;
+    return largest;
+}
+
+/* What one tier needs and has, and the setting that helps; nothing for a tier with room. */
+static void explain_tier(const struct sw_plan *plan, enum sw_tier tier, int64_t limit,
+                         const char *key, struct sw_text *out)
+{
+    int64_t needed = plan->total_bytes[tier];
+    if ((limit == 0 && tier != SW_TIER_NVME) || needed <= limit)
+        return;
+    const struct sw_plan_item *item = &plan->items[largest_item(plan, tier)];
+    sw_text_add(out, "; the %s needs %.1f MiB of %.1f at least (most of it: %s, %.1f MiB): ",
+                sw_tier_name(tier), mib(needed), mib(limit), item->name, mib(item->bytes[tier]));
+    sw_text_add(out, "%s of %.0fMiB would do", key, mib(needed) + 1);
+}
+
+static void explain_total(const struct sw_plan *plan, int64_t limit, struct sw_text *out)
+{
+    int64_t device = plan->total_bytes[SW_TIER_DEVICE], host = plan->total_bytes[SW_TIER_HOST];
+    if (device + host <= limit)
+        return;
+    sw_text_add(out,
+                "; the device (%.1f MiB) and the host (%.1f MiB) together need more than the "
+                "%.1f MiB of memory that are available: a machine or cgroup with %.0f MiB would do",
+                mib(device), mib(host), mib(limit), mib(device + host) + 1);
+    if (plan->request.nvme_bytes <= 0)
+        sw_text_add(out, ", or directories to spill to (offload.nvme)");
+}
+
+/* The least that any choice needs does not fit: say so, with what would. */
+static sw_code refuse(struct search *search, int64_t chunk_bytes, struct sw_err *err)
+{
+    struct sw_plan *plan = search->plan;
+    const struct sw_plan_request request = plan->request;
+    struct genes genes = {.rows = rows_are_open(&request) ? 1 : choose_rows(&request),
+                          .recompute = request.recompute != SW_RECOMPUTE_OFF && training(search),
+                          .activations = far_tier(search, search->wanted_activations),
+                          .activation_slots = 4,
+                          .slots = request.prefetch_depth > 0 ? request.prefetch_depth + 1 : 1,
+                          .chunk_bytes = chunk_bytes};
+    if (!training(search) && search->wanted_activations == SW_TIER_AUTO)
+        genes.activations = SW_TIER_DEVICE;
+    for (int kind = 0; kind < KINDS; kind++)
+        put_all(search, &genes, (enum kind)kind, far_tier(search, search->wanted[kind]));
+    apply(search, &genes);
+    struct sw_text text = {0};
+    sw_text_add(&text, "does not fit");
+    explain_tier(plan, SW_TIER_DEVICE, request.device_memory_bytes, "devices.memory", &text);
+    explain_tier(plan, SW_TIER_HOST, request.host_memory_bytes, "offload.host_memory", &text);
+    if (request.total_memory_bytes > 0)
+        explain_total(plan, request.total_memory_bytes, &text);
+    explain_tier(plan, SW_TIER_NVME, request.nvme_bytes, "offload.nvme_capacity (and free space)",
+                 &text);
+    if (request.nvme_bytes <= 0 && request.host_memory_bytes > 0 &&
+        plan->total_bytes[SW_TIER_HOST] > request.host_memory_bytes)
+        sw_text_add(&text, ", or directories to spill to (offload.nvme)");
+    if (request.micro_batch > 1)
+        sw_text_add(&text, "; a smaller train.micro_batch (now %lld) needs less",
+                    (long long)request.micro_batch);
+    if (request.recompute == SW_RECOMPUTE_OFF && training(search))
+        sw_text_add(&text, "; train.recompute: on needs less");
+    sw_code code = SW_FAIL(err, SW_E_FIT, "%s", text.bytes != NULL ? text.bytes : "does not fit");
+    free(text.bytes);
+    return code;
+}
+
+static sw_code list_units(struct search *search, struct sw_err *err)
+{
+    const struct sw_model *model = search->plan->request.model;
+    bool *seen = sw_calloc(model->unit_count, sizeof *seen);
+    search->order = sw_calloc(model->unit_count, sizeof *search->order);
+    if (seen == NULL || search->order == NULL) {
+        free(seen);
+        return SW_FAIL(err, SW_E_MEMORY, "no memory for a plan");
+    }
+    for (int64_t i = 0; i < model->block_count; i++) {
+        int32_t unit = model->blocks[i].units[0];
+        if (unit < 0 || unit == model->common_unit || seen[unit])
+            continue;
+        seen[unit] = true;
+        search->order[search->count++] = unit;
+    }
+    free(seen);
+    return SW_OK;
+}
+
+sw_code sw_plan_place(struct sw_plan *plan, struct sw_err *err)
+{
+    static const int64_t chunks[] = {4 << 20, 512 << 10, 64 << 10};
+    const struct sw_plan_request request = plan->request;
+    struct search search = {.plan = plan,
+                            .wanted = {request.params, request.optimizer, request.grads},
+                            .wanted_activations = request.activations};
+    if (request.purpose != SW_FOR_TRAINING)
+        search.wanted[STATES] = search.wanted[GRADIENTS] = SW_TIER_DEVICE;
+    else if (request.optimizer == SW_TIER_DEVICE)
+        search.wanted[WEIGHTS] = search.wanted[GRADIENTS] = SW_TIER_DEVICE;
+    int64_t chunk_bytes = 0;
+    sw_code code = check_homes(&search, err);
+    if (code == SW_OK)
+        code = list_units(&search, err);
+    for (int i = 0; i < 3 && code == SW_OK && !search.found; i++) {
+        chunk_bytes = request.chunk_bytes > 0 ? request.chunk_bytes : chunks[i];
+        code = look(&search, chunk_bytes, err);
+        if (request.chunk_bytes > 0)
+            break;
+    }
+    if (code == SW_OK && !search.found)
+        code = refuse(&search, chunk_bytes, err);
+    if (code == SW_OK)
+        apply(&search, &search.best);
+    free(search.order);
+    return code;
+}

@@ -1,0 +1,35 @@
+/* Inside the planner: a candidate is chosen (placement.c), measured (budget.c), and priced
+ * (cost.c). */
+#ifndef SPILLWAY_PLAN_SEARCH_H
+#define SPILLWAY_PLAN_SEARCH_H
+
+#include "plan/build.h"
+#include "plan/plan.h"
+
+/* cost.c */
+struct sw_plan_costing {
+    const struct sw_plan *plan;
+    struct sw_plan_rates rates;
+};
+/* Rates with nothing missing. */
+struct sw_plan_rates sw_plan_rates_complete(const struct sw_plan_rates *rates);
+/* An sw_op_cost_fn; context: struct sw_plan_costing. */
+void sw_plan_op_cost(const struct sw_op *op, void *costing, struct sw_op_cost *cost);
+/* The step on a virtual clock (or, without training, what there is). */
+sw_code sw_plan_predict(const struct sw_plan *plan, struct sw_simulation *out, struct sw_err *err);
+
+/* Bytes that an op moves between tiers; 0 for what computes. */
+int64_t sw_plan_op_bytes(const struct sw_plan *plan, const struct sw_op *op);
+
+/* plan.c */
+void sw_plan_drop_programs(struct sw_plan *plan);
+
+/* budget.c: sizes of blocks, buffers and everything, for the bounds and homes of `plan`. */
+void sw_plan_measure_blocks(struct sw_plan *plan);
+void sw_plan_make_budget(struct sw_plan *plan);
+bool sw_plan_fits(const struct sw_plan *plan);
+
+/* placement.c: choose what the request leaves open. SW_E_FIT when nothing fits. */
+sw_code sw_plan_place(struct sw_plan *plan, struct sw_err *err);
+
+#endif

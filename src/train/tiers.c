@@ -1,0 +1,105 @@
+#include "train/tiers.h"
+
+#include "topo/topo.h"
+
+#include <string.h>
+
+static enum sw_tier tier_of(int home)
+{
+    static const enum sw_tier tiers[] = {SW_TIER_AUTO, SW_TIER_DEVICE, SW_TIER_HOST, SW_TIER_NVME};
+    return tiers[home];
+}
+
+/* A tenth is left to libraries, data and the page cache. */
+static int64_t most_of(int64_t bytes)
+{
+    return bytes / 10 * 9;
+}
+
+static void limit_memory(const struct sw_config *config, bool device_is_host,
+                         struct sw_plan_request *request)
+{
+    int64_t available = sw_topo_memory_available_bytes();
+    request->device_memory_bytes = config->devices.memory_bytes;
+    request->host_memory_bytes = config->offload.host_memory_bytes;
+    if (available <= 0)
+        return;
+    if (device_is_host)
+        request->total_memory_bytes = most_of(available);
+    else if (request->host_memory_bytes == 0)
+        request->host_memory_bytes = most_of(available);
+}
+
+/* Directories on one file system share its space: each file system counts once. */
+static sw_code limit_drives(const struct sw_config *config, struct sw_plan_request *request,
+                            struct sw_err *err)
+{
+    struct sw_machine_drive drives[SW_SPILL_MAX_DIRECTORIES];
+    const struct sw_strings *names = &config->offload.nvme;
+    if (names->count > SW_SPILL_MAX_DIRECTORIES)
+        return SW_FAIL(err, SW_E_USAGE, "offload.nvme: %lld directories; at most %d are used",
+                       (long long)names->count, (int)SW_SPILL_MAX_DIRECTORIES);
+    for (int64_t i = 0; i < names->count; i++) {
+        sw_code code = sw_topo_describe_drive(NULL, names->items[i], &drives[i], err);
+        if (code != SW_OK) {
+            (void)sw_err_while(err, "looking at offload.nvme");
+            return err != NULL ? (err->code = SW_E_USAGE) : SW_E_USAGE;
+        }
+        bool counted = false;
+        for (int64_t k = 0; k < i; k++)
+            counted = counted || (strcmp(drives[k].device, drives[i].device) == 0 &&
+                                  strcmp(drives[k].file_system, drives[i].file_system) == 0);
+        if (!counted)
+            request->nvme_bytes += drives[i].free_bytes;
+    }
+    request->nvme_directories = (int)names->count;
+    int64_t capacity = config->offload.nvme_capacity_bytes;
+    if (capacity > 0 && capacity < request->nvme_bytes)
+        request->nvme_bytes = capacity;
+    return SW_OK;
+}
+
+sw_code sw_tiers_limits(const struct sw_config *config, bool device_is_host,
+                        struct sw_plan_request *request, struct sw_err *err)
+{
+    request->params = tier_of(config->offload.params);
+    request->optimizer = tier_of(config->offload.optimizer);
+    request->grads = tier_of(config->offload.grads);
+    request->activations = tier_of(config->offload.activations);
+    request->prefetch_depth = config->offload.prefetch_depth;
+    request->overlap = config->run.overlap;
+    request->checksums = config->io.verify;
+    limit_memory(config, device_is_host, request);
+    return limit_drives(config, request, err);
+}
+
+static void say(void *progress, const char *text)
+{
+    sw_progress_say(progress, "%s", text);
+}
+
+bool sw_tiers_spill(const struct sw_config *config, struct sw_progress *progress,
+                    struct sw_tiers *out)
+{
+    static const char *const methods[] = {"auto", "io_uring", "sync"};
+    int count = (int)config->offload.nvme.count;
+    const struct sw_aio_method *method = NULL;
+    if (count == 0)
+        return false;
+    bool known = sw_aio_method_find(methods[config->io.method], &method);
+    sw_assert(known && count <= SW_SPILL_MAX_DIRECTORIES);
+    for (int i = 0; i < count; i++)
+        out->directories[i] = (struct sw_spill_directory){.path = config->offload.nvme.items[i]};
+    out->spill = (struct sw_spill_config){
+        .directories = out->directories,
+        .directory_count = count,
+        .queue_depth = (int)config->io.queue_depth,
+        .method = method,
+        .verify = config->io.verify,
+        .note = say,
+        .note_context = progress,
+        .progress = sw_progress_share,
+        .progress_context = progress,
+    };
+    return true;
+}

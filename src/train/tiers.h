@@ -1,0 +1,26 @@
+/* From the configuration to the memory and drives that a plan may use, and to the store of spilled
+ * state. */
+#ifndef SPILLWAY_TRAIN_TIERS_H
+#define SPILLWAY_TRAIN_TIERS_H
+
+#include "config/config.h"
+#include "io/spill.h"
+#include "plan/plan.h"
+#include "train/progress.h"
+
+/* What the engine is given; strings are the configuration's. */
+struct sw_tiers {
+    struct sw_spill_directory directories[SW_SPILL_MAX_DIRECTORIES];
+    struct sw_spill_config spill;
+};
+
+/* Homes and limits of `request`, from settings and this machine: memory that is available, cut to
+ * what the cgroup leaves, and free space of the spill directories, which must exist. */
+sw_code sw_tiers_limits(const struct sw_config *config, bool device_is_host,
+                        struct sw_plan_request *request, struct sw_err *err) SW_WARN_UNUSED;
+/* Fill `out`; false when there are no directories. Words to the user go through `progress`, which
+ * is borrowed. */
+bool sw_tiers_spill(const struct sw_config *config, struct sw_progress *progress,
+                    struct sw_tiers *out);
+
+#endif

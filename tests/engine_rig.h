@@ -1,0 +1,66 @@
+/* A small random T5 in an engine, for tests: what to change, a few steps, what came out. */
+#ifndef SPILLWAY_TESTS_ENGINE_RIG_H
+#define SPILLWAY_TESTS_ENGINE_RIG_H
+
+#include "tests/support.h"
+
+#include "exec/engine.h"
+
+enum { ROWS = 8, SOURCE = 12, TARGET = 9, STEPS = 3 };
+
+struct setup {
+    int64_t micro_batch;
+    int threads;
+    bool recompute, serial, adafactor, split, untied, bf16, bf16_grads, bf16_moments, early;
+    bool no_clipping, scale_parameter;
+    float dropout;
+    const char *freeze; /* NULL: nothing */
+    /* Tiers; 0: auto */
+    enum sw_tier params, optimizer, grads, activations;
+    int64_t prefetch_depth, chunk_bytes, device_memory_bytes, host_memory_bytes;
+    const struct sw_aio_method *method;
+    bool verify;
+    struct sw_aio_fault *fault;
+};
+
+struct rig {
+    struct sw_model *model;
+    struct sw_optim_settings optim;
+    struct sw_plan *plan;
+    struct sw_pool *pool;
+    struct sw_engine *engine;
+    char *directory; /* to spill to */
+    struct sw_err err;
+};
+
+/* Rows of several lengths, of 1 and 3 target tokens among them. */
+struct rows {
+    int32_t ids[ROWS][SOURCE + TARGET];
+    struct sw_row rows[ROWS];
+    int32_t numbers[ROWS];
+    struct sw_batch batch;
+};
+
+struct outcome {
+    double loss[STEPS], norm[STEPS], evaluation;
+    int64_t count;
+    float *weights;
+    int64_t state_bytes;
+    char *states;
+};
+
+struct sw_model *make_model(bool untied);
+void open_rig(struct rig *rig, const struct setup *setup);
+/* The same, for what may fail on the way; rig->err then says why. */
+sw_code try_open_rig(struct rig *rig, const struct setup *setup) SW_WARN_UNUSED;
+void close_rig(struct rig *rig);
+void make_rows(struct rows *rows, int step);
+float *read_all(struct rig *rig, int64_t *count);
+char *read_states(struct rig *rig, int64_t *bytes);
+struct outcome train(const struct setup *setup);
+void free_outcome(struct outcome *outcome);
+/* `what` names the difference when there is one. */
+void assert_same_outcome(const struct outcome *a, const struct outcome *b, const char *what);
+void assert_same_bits(const struct setup *a, const struct setup *b);
+
+#endif

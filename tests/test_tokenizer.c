@@ -1,7 +1,11 @@
 #include "support.h"
 
+#include "base/json.h"
+#include "data/rows.h"
 #include "data/spm_check.h"
 #include "data/tokenizer.h"
+
+#include <dirent.h>
 
 /* --- with a tokenizer that the test trains
  * ------------------------------------------------------------- */
@@ -371,6 +375,78 @@ static void test_as_transformers(void **state)
     free(path);
 }
 
+/* The ids of the first rows of one reference case. Returns the number of texts compared. */
+static int64_t compare_case(const char *directory)
+{
+    static const char *const fields[] = {"source", "target"};
+    struct sw_err err = {0};
+    struct sw_json *expect;
+    struct sw_tokenizer *tokenizer;
+    struct sw_rows *rows;
+    struct sw_rows_options options = {.fields = {"source", "target"}, .fields_count = 2};
+    struct sw_ids ids = {0};
+    int64_t limits[2] = {0}, compared = 0;
+    char *path = sw_path_join(directory, "expect.json");
+    assert_ok(sw_json_read_file(path, 1 << 26, &expect, &err), &err);
+    free(path);
+    assert_true(sw_json_to_integer(sw_json_get(expect, "max_source_length"), &limits[0]));
+    assert_true(sw_json_to_integer(sw_json_get(expect, "max_target_length"), &limits[1]));
+    path = sw_path_join(directory, "model");
+    assert_ok(sw_tokenizer_open(path, 0, &tokenizer, &err), &err);
+    free(path);
+    path = sw_path_join(directory, "train.jsonl");
+    assert_ok(sw_rows_open(path, &options, &rows, &err), &err);
+    free(path);
+    const struct sw_json *wanted = sw_json_get(expect, "token_ids");
+    for (int64_t row = 0; row < sw_json_count(wanted); row++) {
+        struct sw_rows_field texts[2];
+        bool end;
+        assert_ok(sw_rows_next(rows, texts, &end, &err), &err);
+        assert_false(end);
+        for (int i = 0; i < 2; i++, compared++) {
+            const struct sw_json *list = sw_json_at(sw_json_at(wanted, row), i);
+            ids.count = 0;
+            assert_ok(sw_tokenizer_encode(tokenizer, texts[i].text, texts[i].bytes, limits[i], &ids,
+                                          NULL, &err),
+                      &err);
+            bool equal = ids.count == sw_json_count(list);
+            for (int64_t k = 0; equal && k < ids.count; k++) {
+                int64_t id = -1;
+                equal = sw_json_to_integer(sw_json_at(list, k), &id) && id == ids.ids[k];
+            }
+            if (!equal)
+                fail_msg("%s, row %d: other ids for its %s", directory, (int)row + 1, fields[i]);
+        }
+    }
+    free(ids.ids);
+    sw_rows_close(rows);
+    sw_tokenizer_close(tokenizer);
+    sw_json_free(expect);
+    return compared;
+}
+
+static void test_reference_cases(void **state)
+{
+    (void)state;
+    const char *golden = sw_test_golden_dir();
+    if (golden == NULL)
+        skip();
+    DIR *directory = opendir(golden);
+    const struct dirent *entry;
+    int64_t compared = 0;
+    assert_non_null(directory);
+    while ((entry = readdir(directory)) != NULL) {
+        char *path = sw_path_join(golden, entry->d_name);
+        char *model = sw_path_join(path, "model/spiece.model");
+        if (sw_file_exists(model))
+            compared += compare_case(path);
+        free(model);
+        free(path);
+    }
+    closedir(directory);
+    assert_true(compared > 0);
+}
+
 /* A model with other ids of its own: <unk> 0, <s> 1, </s> 2, and no <pad>. */
 static void test_foreign_model(void **state)
 {
@@ -407,6 +483,7 @@ int main(void)
         cmocka_unit_test(test_damaged_files),
         cmocka_unit_test(test_damaged_tables),
         cmocka_unit_test(test_as_transformers),
+        cmocka_unit_test(test_reference_cases),
         cmocka_unit_test(test_foreign_model),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

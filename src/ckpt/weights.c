@@ -9,98 +9,83 @@
 
 enum { PIECE_ELEMENTS = 1 << 20 };
 
-/* Fills a piece of a parameter. */
-typedef sw_code (*fill_fn)(const void *context, int64_t param, int64_t first, int64_t count,
-                           float *out, struct sw_err *err);
-
-static void report(const struct sw_transfer *transfer, int64_t done, int64_t total)
-{
-    if (transfer != NULL && transfer->progress != NULL)
-        transfer->progress(transfer->context, done, total);
-}
-
-static sw_code write_all(struct sw_engine *engine, const struct sw_model *model, fill_fn fill,
-                         const void *context, const struct sw_transfer *transfer,
-                         struct sw_err *err)
+sw_code sw_weights_walk(const struct sw_model *model, sw_weights_piece_fn visit, void *context,
+                        const struct sw_transfer *transfer, struct sw_err *err)
 {
     float *piece = sw_aligned_alloc(PIECE_ELEMENTS * (int64_t)sizeof *piece);
     if (piece == NULL)
-        return SW_FAIL(err, SW_E_MEMORY, "no memory to read weights");
+        return SW_FAIL(err, SW_E_MEMORY, "no memory to move weights");
     sw_code code = SW_OK;
     int64_t done = 0;
     for (int64_t i = 0; i < model->param_count && code == SW_OK; i++) {
         int64_t elements = model->params[i].elements;
         for (int64_t first = 0; first < elements && code == SW_OK; first += PIECE_ELEMENTS) {
             int64_t count = elements - first < PIECE_ELEMENTS ? elements - first : PIECE_ELEMENTS;
-            code = fill(context, i, first, count, piece, err);
-            if (code == SW_OK)
-                code = sw_engine_write_param(engine, i, first, count, piece, err);
+            code = visit(context, i, first, count, piece, err);
             done += count;
-            report(transfer, done, model->elements);
+            if (transfer != NULL && transfer->progress != NULL)
+                transfer->progress(transfer->context, done, model->elements);
         }
     }
     free(piece);
     return code;
 }
 
-static sw_code fill_from_file(const void *context, int64_t param, int64_t first, int64_t count,
-                              float *out, struct sw_err *err)
+struct loading {
+    struct sw_engine *engine;
+    const struct sw_mapping *mapping;
+};
+
+static sw_code load_piece(void *context, int64_t param, int64_t first, int64_t count, float *piece,
+                          struct sw_err *err)
 {
-    const struct sw_mapping *mapping = context;
-    return sw_tensor_read_float(mapping->tensors[param], first, count, out, err);
+    const struct loading *loading = context;
+    sw_code code = sw_tensor_read_float(loading->mapping->tensors[param], first, count, piece, err);
+    return code == SW_OK ? sw_engine_write_param(loading->engine, param, first, count, piece, err)
+                         : code;
 }
 
 sw_code sw_weights_load(struct sw_engine *engine, const struct sw_model *model,
                         const struct sw_mapping *mapping, const struct sw_transfer *transfer,
                         struct sw_err *err)
 {
-    sw_code code = write_all(engine, model, fill_from_file, mapping, transfer, err);
+    struct loading loading = {engine, mapping};
+    sw_code code = sw_weights_walk(model, load_piece, &loading, transfer, err);
     return code == SW_OK ? SW_OK : sw_err_while(err, "loading weights");
 }
 
-struct random_source {
+struct making {
+    struct sw_engine *engine;
     const struct sw_model *model;
     uint64_t seed;
 };
 
-static sw_code fill_at_random(const void *context, int64_t param, int64_t first, int64_t count,
-                              float *out, struct sw_err *err)
+static sw_code make_piece(void *context, int64_t param, int64_t first, int64_t count, float *piece,
+                          struct sw_err *err)
 {
-    const struct random_source *source = context;
-    (void)err;
-    sw_init_fill(source->model, source->seed, param, first, count, out);
-    return SW_OK;
+    const struct making *making = context;
+    sw_init_fill(making->model, making->seed, param, first, count, piece);
+    return sw_engine_write_param(making->engine, param, first, count, piece, err);
 }
 
 sw_code sw_weights_random(struct sw_engine *engine, const struct sw_model *model, uint64_t seed,
                           const struct sw_transfer *transfer, struct sw_err *err)
 {
-    const struct random_source source = {model, seed};
-    return write_all(engine, model, fill_at_random, &source, transfer, err);
+    struct making making = {engine, model, seed};
+    return sw_weights_walk(model, make_piece, &making, transfer, err);
 }
 
-static sw_code export_all(struct sw_engine *engine, const struct sw_model *model,
-                          struct sw_export *export, const struct sw_transfer *transfer,
+struct saving {
+    struct sw_engine *engine;
+    struct sw_export *export;
+};
+
+static sw_code save_piece(void *context, int64_t param, int64_t first, int64_t count, float *piece,
                           struct sw_err *err)
 {
-    float *piece = sw_aligned_alloc(PIECE_ELEMENTS * (int64_t)sizeof *piece);
-    if (piece == NULL)
-        return SW_FAIL(err, SW_E_MEMORY, "no memory to write weights");
-    sw_code code = SW_OK;
-    int64_t done = 0;
-    for (int64_t i = 0; i < model->param_count && code == SW_OK; i++) {
-        int64_t elements = model->params[i].elements;
-        for (int64_t first = 0; first < elements && code == SW_OK; first += PIECE_ELEMENTS) {
-            int64_t count = elements - first < PIECE_ELEMENTS ? elements - first : PIECE_ELEMENTS;
-            code = sw_engine_read_param(engine, i, first, count, piece, err);
-            if (code == SW_OK)
-                code = sw_export_write(export, piece, count, err);
-            done += count;
-            report(transfer, done, model->elements);
-        }
-    }
-    free(piece);
-    return code;
+    const struct saving *saving = context;
+    sw_code code = sw_engine_read_param(saving->engine, param, first, count, piece, err);
+    return code == SW_OK ? sw_export_write(saving->export, piece, count, err) : code;
 }
 
 sw_code sw_weights_export(struct sw_engine *engine, const struct sw_model *model,
@@ -123,7 +108,7 @@ sw_code sw_weights_export(struct sw_engine *engine, const struct sw_model *model
     if (code == SW_OK)
         code = sw_export_begin(&export, &options, tensors, model->param_count, err);
     if (code == SW_OK)
-        code = export_all(engine, model, export, transfer, err);
+        code = sw_weights_walk(model, save_piece, &(struct saving){engine, export}, transfer, err);
     if (code == SW_OK && extra != NULL)
         code = extra(context, sw_export_directory(export), err);
     if (code == SW_OK)

@@ -13,6 +13,12 @@ struct sw_transfer {
     void *context;
 };
 
+/* Visit all parameters in pieces of bounded size; `piece` is room for `count` elements. */
+typedef sw_code (*sw_weights_piece_fn)(void *context, int64_t param, int64_t first, int64_t count,
+                                       float *piece, struct sw_err *err);
+sw_code sw_weights_walk(const struct sw_model *model, sw_weights_piece_fn visit, void *context,
+                        const struct sw_transfer *transfer, struct sw_err *err) SW_WARN_UNUSED;
+
 /* Every parameter from its tensor; SW_E_FORMAT when a file ends early. */
 sw_code sw_weights_load(struct sw_engine *engine, const struct sw_model *model,
                         const struct sw_mapping *mapping, const struct sw_transfer *transfer,

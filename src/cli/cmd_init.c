@@ -3,6 +3,7 @@
 #include "base/json.h"
 #include "base/mem.h"
 #include "ckpt/export.h"
+#include "ckpt/weights.h"
 #include "cli/command.h"
 #include "data/tokenizer.h"
 #include "model/config.h"
@@ -14,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { CONFIG_MAX_BYTES = 1 << 24, PIECE_ELEMENTS = 1 << 20 };
+enum { CONFIG_MAX_BYTES = 1 << 24 };
 
 struct init {
     const char *preset, *config, *tokenizer, *out;
@@ -58,28 +59,28 @@ static sw_code open_model(struct init *init, struct sw_err *err)
     return code;
 }
 
+struct making {
+    const struct init *init;
+    struct sw_export *export;
+};
+
+static sw_code make_piece(void *context, int64_t param, int64_t first, int64_t count, float *piece,
+                          struct sw_err *err)
+{
+    const struct making *making = context;
+    sw_init_fill(making->init->model, making->init->seed, param, first, count, piece);
+    return sw_export_write(making->export, piece, count, err);
+}
+
 static sw_code write_weights(const struct init *init, struct sw_export *export, struct sw_err *err)
 {
-    float *piece = sw_aligned_alloc(PIECE_ELEMENTS * (int64_t)sizeof *piece);
+    struct making making = {init, export};
     struct sw_progress progress;
-    int64_t done = 0;
-    if (piece == NULL)
-        return SW_FAIL(err, SW_E_MEMORY, "no memory for weights");
     sw_progress_init(&progress);
     progress.what = "making weights";
-    sw_code code = SW_OK;
-    for (int64_t i = 0; i < init->model->param_count && code == SW_OK; i++) {
-        int64_t elements = init->model->params[i].elements;
-        for (int64_t first = 0; first < elements && code == SW_OK; first += PIECE_ELEMENTS) {
-            int64_t count = elements - first < PIECE_ELEMENTS ? elements - first : PIECE_ELEMENTS;
-            sw_init_fill(init->model, init->seed, i, first, count, piece);
-            code = sw_export_write(export, piece, count, err);
-            done += count;
-            sw_progress_share(&progress, done, init->model->elements);
-        }
-    }
+    const struct sw_transfer transfer = {sw_progress_share, &progress};
+    sw_code code = sw_weights_walk(init->model, make_piece, &making, &transfer, err);
     sw_progress_end(&progress);
-    free(piece);
     return code;
 }
 

@@ -11,7 +11,7 @@ struct job {
     const void *table, *dx;
     float *dtable;
     const int32_t *ids;
-    int64_t tokens, width, tokens_per_task;
+    int64_t tokens, width, vocabulary, tokens_per_task;
     enum sw_dtype dtype;
 };
 
@@ -48,19 +48,25 @@ static void backward_task(void *context, int64_t index, int64_t worker)
     int64_t column = index * BLOCK_COLUMNS;
     int64_t columns = sw_cpu_min(BLOCK_COLUMNS, job->width - column);
     (void)worker;
-    for (int64_t t = 0; t < job->tokens; t++)
+    for (int64_t t = 0; t < job->tokens; t++) {
+        sw_assert(job->ids[t] >= 0 && job->ids[t] < job->vocabulary);
         lanes->accumulate(job->dtable + job->ids[t] * job->width + column,
                           sw_cpu_at(job->dx, t * job->width + column, job->dtype), job->dtype,
                           columns);
+    }
 }
 
 void sw_cpu_embedding_backward(struct sw_stream *stream, float *dtable, const void *dx,
                                const int32_t *ids, int64_t tokens, int64_t width,
                                int64_t vocabulary, enum sw_dtype dtype, void *workspace)
 {
-    struct job job = {
-        .dx = dx, .dtable = dtable, .ids = ids, .tokens = tokens, .width = width, .dtype = dtype};
-    (void)vocabulary;
+    struct job job = {.dx = dx,
+                      .dtable = dtable,
+                      .ids = ids,
+                      .tokens = tokens,
+                      .width = width,
+                      .vocabulary = vocabulary,
+                      .dtype = dtype};
     (void)workspace;
     sw_cpu_run(stream, backward_task, &job, sw_cpu_ceil_div(width, BLOCK_COLUMNS));
 }

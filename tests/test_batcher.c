@@ -258,8 +258,7 @@ static void test_options_are_checked(void **state)
                    "train.global_batch", &err);
 }
 
-/* --- data sets
- * --------------------------------------------------------------------------------------- */
+/* --- data sets ----------------------------------------------------------------------- */
 
 static void write_file(const char *path, const char *text)
 {

@@ -108,8 +108,8 @@ static void test_jsonl(void **state)
         "E f, line 1: byte 1 is not UTF-8 (the file looks like UTF-16: save it as UTF-8)",
         "E f, line 1: not valid JSON: column 13: control character 0x0 near '\"a'",
         "[a][b]! 1, f, line 1: the row is longer than 40 bytes",
-        "[a][b][c][d]! 2, f, line 1: not valid JSON: column 1: string or '}' expected near end of "
-        "file",
+        ("[a][b][c][d]! 2, f, line 1: not valid JSON: column 1: string or '}' expected near end of "
+         "file"),
     };
     check(cases, sizeof cases / sizeof cases[0], wanted);
 }
@@ -165,19 +165,19 @@ static void test_csv(void **state)
         "[a][b][a, \"b\"][][][]",
         "[one\r\ntwo\n\nfour][t][][]",
         "E f, line 2: 3 fields, but the header line names 2",
-        "E f, line 2: a quote in a field that does not begin with one (quote the whole field, and "
-        "double the quotes in it)",
-        "E f, line 3: something other than a comma behind a closing quote (quotes inside a quoted "
-        "field are doubled)",
+        ("E f, line 2: a quote in a field that does not begin with one (quote the whole field, and "
+         "double the quotes in it)"),
+        ("E f, line 3: something other than a comma behind a closing quote (quotes inside a quoted "
+         "field are doubled)"),
         "[z][z]E f, line 3: a quoted field begins here and is never closed",
-        "[a][b]! 2, f, line 2: something other than a comma behind a closing quote (quotes inside "
-        "a quoted field are doubled)",
+        ("[a][b]! 2, f, line 2: something other than a comma behind a closing quote (quotes inside "
+         "a quoted field are doubled)"),
         "[c][d]! 1, f, line 3: byte 1 is not UTF-8",
-        "E f, line 2: something other than a comma behind a closing quote (quotes inside a quoted "
-        "field are doubled)",
+        ("E f, line 2: something other than a comma behind a closing quote (quotes inside a quoted "
+         "field are doubled)"),
         "[c][d]! 1, f, line 3: the row is longer than 16 bytes",
-        "E f, line 1: a quoted field begins here and is never closed, while reading the header "
-        "line",
+        ("E f, line 1: a quoted field begins here and is never closed, while reading the header "
+         "line"),
     };
     check(cases, sizeof cases / sizeof cases[0], wanted);
 }

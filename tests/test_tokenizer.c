@@ -7,8 +7,7 @@
 
 #include <dirent.h>
 
-/* --- with a tokenizer that the test trains
- * ------------------------------------------------------------- */
+/* --- with a tokenizer that the test trains ------------------------------------------- */
 
 static bool next_text(void *context, const char **text, int64_t *bytes)
 {
@@ -16,8 +15,7 @@ static bool next_text(void *context, const char **text, int64_t *bytes)
         "the quick brown fox jumps over the lazy dog 0123456789",
         "pack my box with five dozen liquor jugs",
         "how vexingly quick daft zebras jump",
-        "caf\xC3\xA9 na\xC3\xAFve \xC3\xBC"
-        "ber",
+        "caf\303\251 na\303\257ve \303\274ber",
     };
     int *at = context;
     if (*at == 400)
@@ -312,8 +310,7 @@ static void test_damaged_tables(void **state)
                    &err); /* circle */
 }
 
-/* --- against what transformers 5.24 computes
- * ------------------------------------------------------------ */
+/* --- against what transformers 5.24 computes ----------------------------------------- */
 
 static void test_as_transformers(void **state)
 {

@@ -23,8 +23,7 @@ struct date {
     int year, month, day, weekday; /* weekday 0: Monday */
 };
 
-/* --- random numbers: a stream for each file
- * ------------------------------------------------------- */
+/* --- random numbers: a stream for each file ------------------------------------------ */
 
 struct stream {
     uint32_t key[2], words[4];
@@ -42,8 +41,7 @@ static uint32_t draw(struct stream *stream, uint32_t bound)
     return (uint32_t)(((uint64_t)word * bound) >> 32);
 }
 
-/* --- dates
- * ------------------------------------------------------------------------------------------- */
+/* --- dates --------------------------------------------------------------------------- */
 
 static bool is_leap(int year)
 {
@@ -79,8 +77,7 @@ static bool is_held_out(int days)
     return word[0] % HELD_OUT == 0;
 }
 
-/* --- ways of writing
- * ---------------------------------------------------------------------------------- */
+/* --- ways of writing ----------------------------------------------------------------- */
 
 static const char *const months[] = {"January",   "February", "March",    "April",
                                      "May",       "June",     "July",     "August",
@@ -193,8 +190,7 @@ static void write_date(char *out, size_t room, const struct date *date, struct s
     put_case(out, draw(stream, 12));
 }
 
-/* --- files
- * --------------------------------------------------------------------------------------------- */
+/* --- files --------------------------------------------------------------------------- */
 
 static sw_code write_rows(const char *directory, const char *name, int rows, bool held_out,
                           struct sw_err *err)

@@ -45,8 +45,7 @@ struct chunk {
     struct sw_ids ids[TASKS];
 };
 
-/* --- reading
- * --------------------------------------------------------------------------------------- */
+/* --- reading ------------------------------------------------------------------------- */
 
 static sw_code read_chunk(struct chunk *chunk, struct sw_rows *reader, bool *out_end,
                           struct sw_err *err)
@@ -74,8 +73,7 @@ static sw_code read_chunk(struct chunk *chunk, struct sw_rows *reader, bool *out
     return sw_text_check(&chunk->texts, "rows", err);
 }
 
-/* --- tokenizing
- * ------------------------------------------------------------------------------------ */
+/* --- tokenizing ---------------------------------------------------------------------- */
 
 static sw_code encode_row(struct chunk *chunk, struct pending *row, struct sw_ids *ids,
                           struct sw_err *err)
@@ -115,8 +113,7 @@ static void encode_task(void *context, int64_t index, int64_t worker)
         chunk->rows[i].failed = encode_row(chunk, &chunk->rows[i], ids, NULL) != SW_OK;
 }
 
-/* --- keeping
- * --------------------------------------------------------------------------------------- */
+/* --- keeping ------------------------------------------------------------------------- */
 
 static bool keep_ids(struct sw_dataset *dataset, const int32_t *ids, int64_t count)
 {

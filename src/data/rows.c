@@ -29,8 +29,7 @@ struct sw_rows {
 /* What taking a row came to. */
 enum taken { ROW, BLANK, END, BAD /* err says why; others may follow */, FAILED };
 
-/* --- messages ------------------------------------------------------------------------------------
- */
+/* --- messages ------------------------------------------------------------------------ */
 
 static enum taken bad_row(const struct sw_rows *rows, struct sw_err *err, int64_t line,
                           const char *format, ...) SW_PRINTF(4, 5);
@@ -61,8 +60,7 @@ static void names_add(struct names *names, const char *name)
         snprintf(names->text + used, room, ", ...");
 }
 
-/* --- lines
- * ---------------------------------------------------------------------------------------- */
+/* --- lines --------------------------------------------------------------------------- */
 
 /* The next physical line into rows->line, in place of what was there. */
 static enum taken take_line(struct sw_rows *rows, int64_t used_bytes, struct sw_err *err)
@@ -99,8 +97,7 @@ static bool is_blank(const struct sw_text *line, const char *blanks)
     return true;
 }
 
-/* --- JSONL
- * ---------------------------------------------------------------------------------------- */
+/* --- JSONL --------------------------------------------------------------------------- */
 
 static enum taken missing_key(const struct sw_rows *rows, const char *key, struct sw_err *err)
 {
@@ -154,8 +151,7 @@ static enum taken take_json(struct sw_rows *rows, struct sw_rows_field *fields, 
     return ROW;
 }
 
-/* --- TSV and CSV
- * ---------------------------------------------------------------------------------- */
+/* --- TSV and CSV --------------------------------------------------------------------- */
 
 /* One record: as many lines as its quotes ask for. */
 static enum taken take_record(struct sw_rows *rows, struct sw_err *err)
@@ -247,8 +243,7 @@ static sw_code read_header(struct sw_rows *rows, struct sw_err *err)
     return SW_OK;
 }
 
-/* --- the file
- * -------------------------------------------------------------------------------------- */
+/* --- the file ------------------------------------------------------------------------ */
 
 static enum sw_rows_format format_of(const char *name)
 {

@@ -7,8 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* --- protobuf: fields one behind the other ------------------------------------------------------
- */
+/* --- protobuf: fields one behind the other ------------------------------------------- */
 
 struct cursor {
     const unsigned char *at, *end;
@@ -69,8 +68,7 @@ static bool take_field(struct cursor *cursor, struct field *out)
     }
 }
 
-/* --- the normalizer's table: a double array (darts-clone) and the strings its leaves point at ----
- */
+/* --- the normalizer's table: a double array (darts-clone) and the strings its leaves point at --- */
 
 /* commonPrefixSearch() of the library goes from unit to unit by XOR without looking at the array's
  * end, and puts what it finds into an array of 32 on its stack. */
@@ -194,8 +192,7 @@ static sw_code check_charsmap(struct cursor blob, const char *what, struct sw_er
     return code;
 }
 
-/* --- the messages --------------------------------------------------------------------------------
- */
+/* --- the messages -------------------------------------------------------------------- */
 
 static sw_code malformed(const char *what, struct sw_err *err)
 {

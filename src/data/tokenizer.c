@@ -28,8 +28,7 @@ struct sw_tokenizer {
     int32_t eos, pad, unknown; /* -1: the model has no such piece */
 };
 
-/* --- opening -------------------------------------------------------------------------------------
- */
+/* --- opening ------------------------------------------------------------------------- */
 
 static sw_code find_special(struct sw_tokenizer *tokenizer, int64_t extra_ids, struct sw_err *err)
 {
@@ -160,8 +159,7 @@ int32_t sw_tokenizer_eos(const struct sw_tokenizer *tokenizer)
     return tokenizer->eos;
 }
 
-/* --- text to ids ---------------------------------------------------------------------------------
- */
+/* --- text to ids --------------------------------------------------------------------- */
 
 static bool append_ids(void *context, const int *ids, int64_t count)
 {
@@ -293,8 +291,7 @@ sw_code sw_tokenizer_encode(const struct sw_tokenizer *tokenizer, const char *te
     return SW_OK;
 }
 
-/* --- ids to text ---------------------------------------------------------------------------------
- */
+/* --- ids to text --------------------------------------------------------------------- */
 
 /* Bytes as they come, from pieces and from byte pieces, which may spell a character together. */
 struct output {
@@ -372,8 +369,7 @@ sw_code sw_tokenizer_decode(const struct sw_tokenizer *tokenizer, const int32_t 
     return sw_text_check(text, "the text of generated tokens", err);
 }
 
-/* --- training ------------------------------------------------------------------------------------
- */
+/* --- training ------------------------------------------------------------------------ */
 
 sw_code sw_tokenizer_train(const struct sw_tokenizer_training *training, const char *path,
                            struct sw_err *err)

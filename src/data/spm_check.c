@@ -68,7 +68,7 @@ static bool take_field(struct cursor *cursor, struct field *out)
     }
 }
 
-/* --- the normalizer's table: a double array (darts-clone), whose leaves point at strings --------- */
+/* --- the normalizer's table: a double array (darts-clone), whose leaves point at strings --- */
 
 /* commonPrefixSearch() of the library goes from unit to unit by XOR without looking at the array's
  * end, and puts what it finds into an array of 32 on its stack. */

@@ -74,7 +74,7 @@ static struct sw_json *read_json(const char *path)
 
 static double number(const struct sw_json *object, const char *key)
 {
-    double value = NAN;
+    double value = (double)NAN;
     if (!sw_json_to_double(sw_json_get(object, key), &value))
         fail_msg("no number %s", key);
     return value;
@@ -170,7 +170,7 @@ static void close_to(const char *what, int64_t step, double have, double want, d
 
 static double element(const struct sw_json *object, const char *key, int64_t index)
 {
-    double value = NAN;
+    double value = (double)NAN;
     assert_true(sw_json_to_double(sw_json_at(sw_json_get(object, key), index), &value));
     return value;
 }

@@ -306,7 +306,7 @@ static void run_convert(const struct op_case *c, struct op_session *s)
 
 static void run_gather(const struct op_case *c, struct op_session *s)
 {
-    int32_t index[64];
+    int32_t index[64] = {0};
     int64_t count = c->m * c->width;
     double *x = op_values(s, count, c->dtype, 1.0);
     for (int64_t i = 0; i < c->m; i++)
@@ -334,7 +334,7 @@ static int32_t *ids_of(const struct op_case *c, int32_t ids[static 2048])
 
 static void run_embedding(const struct op_case *c, struct op_session *s)
 {
-    int32_t ids[2048];
+    int32_t ids[2048] = {0};
     double *table = op_values(s, c->n * c->width, c->dtype, 1.0);
     void *x = op_output(s, "x", NULL, c->m * c->width, c->dtype);
     s->kernels->embedding_forward(s->stream, x, op_input(s, table, c->n * c->width, c->dtype),
@@ -348,7 +348,7 @@ static void run_embedding(const struct op_case *c, struct op_session *s)
 
 static void run_embedding_backward(const struct op_case *c, struct op_session *s)
 {
-    int32_t ids[2048];
+    int32_t ids[2048] = {0};
     double *dx = op_values(s, c->m * c->width, c->dtype, 1.0);
     double *before = op_values(s, c->n * c->width, SW_F32, 1.0);
     float *dtable = op_output(s, "dtable", before, c->n * c->width, SW_F32);
@@ -376,7 +376,7 @@ static int32_t *buckets_of(const struct op_case *c, int32_t buckets[static 2048]
 
 static void run_bias_expand(const struct op_case *c, struct op_session *s)
 {
-    int32_t buckets[2048];
+    int32_t buckets[2048] = {0};
     int64_t entries = 2 * c->reach - 1;
     double *table = op_values(s, c->n * c->heads, c->dtype, 1.0);
     float *bias = op_output(s, "bias", NULL, c->heads * entries, SW_F32);
@@ -392,7 +392,7 @@ static void run_bias_expand(const struct op_case *c, struct op_session *s)
 
 static void run_bias_reduce(const struct op_case *c, struct op_session *s)
 {
-    int32_t buckets[2048];
+    int32_t buckets[2048] = {0};
     int64_t entries = 2 * c->reach - 1;
     double *dbias = op_values(s, c->heads * entries, SW_F32, 1.0);
     double *before = op_values(s, c->n * c->heads, SW_F32, 1.0);
@@ -412,7 +412,7 @@ static void run_bias_reduce(const struct op_case *c, struct op_session *s)
 
 static void run_cross_entropy(const struct op_case *c, struct op_session *s)
 {
-    int32_t labels[64];
+    int32_t labels[64] = {0};
     int64_t count = c->m * c->width;
     double size = c->size > 0.0f ? (double)c->size : 5.0;
     double *x = op_values(s, count, SW_F32, size);

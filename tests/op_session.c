@@ -145,11 +145,11 @@ void *op_output(struct op_session *s, const char *name, const double *initial, i
 double *op_output_double(struct op_session *s, const char *name, double initial)
 {
     struct op_output *output = add_output(s, name, 1);
-    char *bits = malloc(sizeof initial);
-    assert_non_null(bits);
-    memcpy(bits, &initial, sizeof initial);
     output->is_double = true;
-    output->bytes = sizeof initial;
+    output->bytes = (int64_t)sizeof initial;
+    char *bits = malloc((size_t)output->bytes);
+    assert_non_null(bits);
+    memcpy(bits, &initial, (size_t)output->bytes);
     output->want[0] = initial;
     return put(s, bits, output->bytes, s->result->count - 1, true);
 }

@@ -310,6 +310,13 @@ static void check_case(const char *golden, const char *name)
     check_metrics(&r);
     check_weights(&r);
     check_evaluation(&r);
+    /* What does not fit is refused, before anything is loaded. */
+    char *tiny = at(r.work, "tiny"), place[4096];
+    snprintf(place, sizeof place, "output.dir=%s", tiny);
+    assert_int_equal(RUN(r.out, r.log, NULL, (char[]){"train"}, r.config, (char[]){"--set"}, place,
+                         (char[]){"--set"}, (char[]){"devices.memory=64KiB"}),
+                     3);
+    free(tiny);
     char *final = at(r.run, "final");
     check_generation(&r, r.model, "greedy_ids_before", 6);
     check_generation(&r, final, "greedy_ids_after", 5); /* one may differ where logits nearly tie */
@@ -400,10 +407,21 @@ static void a_resumed_run_ends_as_an_uninterrupted_one(void **state)
     same_file(whole, half, "final/model.safetensors");
     same_file(whole, half, "checkpoint-7/optimizer.safetensors");
     same_file(whole, half, "checkpoint-7/state.json");
+    /* The checkpoint that a run came from may be rotated out. */
+    char *config = at(work, "resume.yaml"), *out = at(work, "out"), *log = at(work, "log");
+    char dir[4096];
+    snprintf(dir, sizeof dir, "output.dir=%s", half);
+    assert_int_equal(RUN(out, log, NULL, (char[]){"train"}, config, (char[]){"--set"}, dir,
+                         (char[]){"--set"}, (char[]){"output.keep_last=1"}, (char[]){"--set"},
+                         (char[]){"train.steps=13"}, (char[]){"--resume"}, (char[]){"auto"}),
+                     0);
+    free(config);
+    free(out);
+    free(log);
     int64_t count;
     char *metrics = at(half, "metrics.jsonl");
     struct sw_json **lines = read_lines(metrics, &count);
-    assert_int_equal(count, 7);
+    assert_int_equal(count, 13);
     for (int64_t i = 0; i < count; i++)
         assert_true(number(lines[i], "step") == (double)(i + 1));
     free_lines(lines, count);

@@ -71,6 +71,9 @@ static sw_code generate_all(struct generation *g, struct sw_err *err)
     for (;;) {
         int64_t count;
         sw_code code = read_sources(g, &count, err);
+        if (code == SW_OK && count == 0 && sw_rows_skipped(g->input) > 0)
+            sw_progress_say(&g->session.progress, "skipped %lld bad rows, the first: %s",
+                            (long long)sw_rows_skipped(g->input), sw_rows_first_skipped(g->input));
         if (code != SW_OK || count == 0)
             return code;
         code = sw_generator_run(g->generator, g->rows, count, err);

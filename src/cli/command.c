@@ -4,10 +4,12 @@
 #include "config/config.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 const struct sw_command *const sw_commands[] = {&sw_command_train,    &sw_command_plan,
                                                 &sw_command_eval,     &sw_command_generate,
@@ -271,9 +273,22 @@ static int run_command(int argc, char **argv)
     return sw_code_exit_status(code);
 }
 
+/* A file of ours must not become standard output because that was closed. */
+static void keep_standard_descriptors(void)
+{
+    int descriptor;
+    do
+        descriptor = open("/dev/null", O_RDWR);
+    while (descriptor >= 0 && descriptor <= STDERR_FILENO);
+    if (descriptor >= 0)
+        close(descriptor);
+}
+
 int sw_main(int argc, char **argv)
 {
+    keep_standard_descriptors();
     (void)signal(SIGPIPE, SIG_IGN); /* a reader that left is an error of write() */
+    (void)signal(SIGXFSZ, SIG_IGN); /* and so is a file that may not grow */
     if (argc < 2) {
         fputs("spillway: a command is needed; spillway --help lists them\n", stderr);
         return 2;

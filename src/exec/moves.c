@@ -162,6 +162,7 @@ void sw_engine_start_transfers(struct sw_engine *engine, const struct sw_op *op,
                  activation_bytes(engine, op), write);
         return;
     }
+    sw_assert(unit != NULL); /* everything but activations belongs to one */
     const struct sw_place *place =
         &unit->parts[op->cargo == SW_CARGO_GRADIENT ? SW_PART_GRADIENT : unit->weights_part];
     int64_t size = sw_dtype_bytes(place->dtype);

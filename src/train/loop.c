@@ -2,6 +2,7 @@
 
 #include "base/file.h"
 #include "base/mem.h"
+#include "ckpt/export.h"
 #include "ckpt/run_dir.h"
 #include "data/batcher.h"
 #include "exec/executor.h"
@@ -9,6 +10,7 @@
 #include "train/metrics.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,6 +22,7 @@ struct run {
     const struct sw_config *config;
     struct sw_run_dir *directory;
     char *resumed; /* checkpoint directory, or NULL */
+    char *source;  /* output.dir/model: config.json and tokenizer */
     struct sw_run_state state;
     struct sw_session session;
     struct sw_dataset *rows, *eval_rows;
@@ -41,13 +44,23 @@ static sw_code find_resume(struct run *run, struct sw_err *err)
         run->resumed = sw_strdup(resume);
     } else {
         int64_t newest = sw_run_dir_newest(run->directory);
-        if (newest < 0)
-            return SW_OK; /* nothing there yet: a fresh start */
+        if (newest < 0) { /* a fresh start: what a script that always resumes wants */
+            fprintf(stderr, "%s has no checkpoint yet: starting at step 1\n",
+                    run->config->output.dir);
+            return SW_OK;
+        }
         run->resumed = sw_run_dir_checkpoint(run->directory, newest);
     }
     if (run->resumed == NULL)
         return SW_FAIL(err, SW_E_MEMORY, "no memory for a path");
-    return sw_checkpoint_read(run->resumed, &run->state, err);
+    sw_code code = sw_checkpoint_read(run->resumed, &run->state, err);
+    if (code == SW_OK && sw_run_dir_newest(run->directory) > run->state.step)
+        code = SW_FAIL(err, SW_E_USAGE,
+                       "%s is of step %lld, but output.dir %s has a checkpoint of step %lld: two "
+                       "histories would mix; remove the newer ones, or choose another output.dir",
+                       run->resumed, (long long)run->state.step, run->config->output.dir,
+                       (long long)sw_run_dir_newest(run->directory));
+    return code;
 }
 
 static sw_code load_rows(struct run *run, struct sw_err *err)
@@ -99,7 +112,9 @@ static sw_code prepare_engine(struct run *run, struct sw_err *err)
             request.micro_batch = run->state.micro_batch;
     }
     code = sw_session_prepare(session, &request, err);
-    if (code == SW_OK && run->resumed != NULL) {
+    if (code != SW_OK)
+        return code;
+    if (run->resumed != NULL) {
         code = sw_checkpoint_load_states(session->engine, session->model, &session->optim,
                                          run->resumed, err);
         sw_engine_set_updates(session->engine, run->state.updates);
@@ -108,6 +123,23 @@ static sw_code prepare_engine(struct run *run, struct sw_err *err)
     run->state.optimizer = session->optim.name;
     run->state.moments = session->optim.moments;
     return code;
+}
+
+/* Keep config.json and the tokenizer in the run directory: every checkpoint gets them, and the
+ * place they came from may go meanwhile (a checkpoint that is rotated out, a model that is moved).
+ */
+static sw_code keep_source(struct run *run, struct sw_err *err)
+{
+    run->source = sw_run_dir_file(run->directory, "model");
+    if (run->source == NULL)
+        return SW_FAIL(err, SW_E_MEMORY, "no memory for a path");
+    if (run->resumed != NULL && sw_file_is_directory(run->source))
+        return SW_OK;
+    const struct sw_export_options options = {
+        .directory = run->source, .source = run->session.model_path, .dtype = SW_F32};
+    struct sw_export *export;
+    sw_code code = sw_export_begin(&export, &options, NULL, 0, err);
+    return code == SW_OK ? sw_export_commit(export, err) : code;
 }
 
 /* The configuration as it was understood, for whoever reads the run later. */
@@ -174,6 +206,8 @@ static sw_code begin(struct run *run, struct sw_err *err)
         code = load_rows(run, err);
     if (code == SW_OK)
         code = prepare_engine(run, err);
+    if (code == SW_OK)
+        code = keep_source(run, err);
     if (code == SW_OK)
         code = write_config(run, err);
     if (code == SW_OK)
@@ -264,8 +298,8 @@ static sw_code save(struct run *run, struct sw_err *err)
     sw_code code = sw_engine_drain(session->engine, err);
     run->state.updates = sw_engine_updates(session->engine);
     if (code == SW_OK)
-        code = sw_checkpoint_save(session->engine, session->model, &session->optim,
-                                  session->model_path, path, &run->state, &transfer, err);
+        code = sw_checkpoint_save(session->engine, session->model, &session->optim, run->source,
+                                  path, &run->state, &transfer, err);
     if (code == SW_OK)
         code = sw_run_dir_prune(run->directory, run->config->output.keep_last, err);
     sw_memory_seal();
@@ -356,8 +390,8 @@ static sw_code finish(struct run *run, struct sw_err *err)
                                                                 : SW_F32;
     struct sw_transfer transfer = sw_session_transfer(session, "writing the model");
     sw_memory_unseal();
-    code = sw_weights_export(session->engine, session->model, session->model_path, path, dtype,
-                             NULL, NULL, &transfer, err);
+    code = sw_weights_export(session->engine, session->model, run->source, path, dtype, NULL, NULL,
+                             &transfer, err);
     if (code == SW_OK) {
         char took[SW_DURATION_BYTES];
         sw_progress_say(&session->progress, "done in %s; the model is in %s",
@@ -387,5 +421,6 @@ sw_code sw_train(const struct sw_train_options *options, struct sw_err *err)
     sw_session_close(&run.session);
     sw_run_dir_close(run.directory);
     free(run.resumed);
+    free(run.source);
     return code;
 }

@@ -59,6 +59,11 @@ sw_code sw_session_open(struct sw_session *session, const struct sw_config *conf
     if (code == SW_OK)
         code =
             sw_tokenizer_open(model_path, session->model->t5.vocab_size, &session->tokenizer, err);
+    if (code == SW_OK && sw_tokenizer_eos(session->tokenizer) != session->model->t5.eos_id)
+        sw_progress_say(&session->progress,
+                        "warning: config.json's eos_token_id is %d, the tokenizer's </s> is %d: "
+                        "rows end with one, generation waits for the other",
+                        session->model->t5.eos_id, sw_tokenizer_eos(session->tokenizer));
     if (code == SW_OK)
         code = sw_pool_open(&session->pool, (int)config->devices.threads, err);
     if (code != SW_OK)

@@ -1,0 +1,197 @@
+#include "train/run.h"
+
+#include "base/file.h"
+#include "base/mem.h"
+#include "ckpt/export.h"
+#include "exec/executor.h"
+#include "train/evaluate.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static sw_code find_resume(struct sw_run *run, struct sw_err *err)
+{
+    const char *resume = run->options->resume;
+    if (resume == NULL)
+        return SW_OK;
+    if (strcmp(resume, "auto") != 0) {
+        run->resumed = sw_strdup(resume);
+    } else {
+        int64_t newest = sw_run_dir_newest(run->directory);
+        if (newest < 0) { /* a fresh start: what a script that always resumes wants */
+            fprintf(stderr, "%s has no checkpoint yet: starting at step 1\n",
+                    run->config->output.dir);
+            return SW_OK;
+        }
+        run->resumed = sw_run_dir_checkpoint(run->directory, newest);
+    }
+    if (run->resumed == NULL)
+        return SW_FAIL(err, SW_E_MEMORY, "no memory for a path");
+    sw_code code = sw_checkpoint_read(run->resumed, &run->state, err);
+    if (code == SW_OK && sw_run_dir_newest(run->directory) > run->state.step)
+        code = SW_FAIL(err, SW_E_USAGE,
+                       "%s is of step %lld, but output.dir %s has a checkpoint of step %lld: two "
+                       "histories would mix; remove the newer ones, or choose another output.dir",
+                       run->resumed, (long long)run->state.step, run->config->output.dir,
+                       (long long)sw_run_dir_newest(run->directory));
+    return code;
+}
+
+static sw_code load_rows(struct sw_run *run, struct sw_err *err)
+{
+    const struct sw_config *config = run->config;
+    sw_code code = sw_session_dataset(&run->session, config->data.train, &run->rows, err);
+    if (code == SW_OK && config->data.eval[0] != '\0')
+        code = sw_session_dataset(&run->session, config->data.eval, &run->eval_rows, err);
+    if (code != SW_OK)
+        return code;
+    int64_t rows = sw_dataset_rows(run->rows);
+    run->steps = config->train.steps > 0
+                     ? config->train.steps
+                     : sw_batcher_steps(rows, config->train.epochs, config->train.global_batch);
+    if (run->steps <= 0)
+        return SW_FAIL(err, SW_E_USAGE, "train.epochs: %lld epochs of %lld rows are too many",
+                       (long long)config->train.epochs, (long long)rows);
+    if (run->resumed != NULL && run->state.rows != rows)
+        sw_progress_say(&run->session.progress,
+                        "note: %s has %lld rows, the run began with %lld: steps see other rows",
+                        config->data.train, (long long)rows, (long long)run->state.rows);
+    run->state.rows = rows;
+    const struct sw_batcher_options options = {.global_batch = config->train.global_batch,
+                                               .shuffle = config->data.shuffle,
+                                               .seed = (uint64_t)config->data.seed,
+                                               .group_by_length = config->data.group_by_length};
+    return sw_batcher_open(run->rows, &options, &run->batcher, err);
+}
+
+static sw_code prepare_engine(struct sw_run *run, struct sw_err *err)
+{
+    struct sw_session *session = &run->session;
+    struct sw_plan_request request;
+    sw_code code = sw_session_optimizer(run->config, run->steps, &session->optim, err);
+    if (code == SW_OK)
+        code = sw_session_request(session, SW_FOR_TRAINING, &request, err);
+    if (code != SW_OK)
+        return code;
+    if (run->resumed != NULL) {
+        if (run->state.optimizer != session->optim.name ||
+            run->state.moments != session->optim.moments)
+            return SW_FAIL(
+                err, SW_E_USAGE,
+                "%s was made with optimizer.name %s and precision.moments %s; go on with "
+                "these, or start a new run from its weights",
+                run->resumed, sw_optim_name_text(run->state.optimizer),
+                sw_dtype_name(run->state.moments));
+        if (request.micro_batch == 0)
+            request.micro_batch = run->state.micro_batch;
+    }
+    code = sw_session_prepare(session, &request, err);
+    if (code != SW_OK)
+        return code;
+    if (run->resumed != NULL) {
+        code = sw_checkpoint_load_states(session->engine, session->model, &session->optim,
+                                         run->resumed, err);
+        sw_engine_set_updates(session->engine, run->state.updates);
+    }
+    run->state.micro_batch = session->plan->bounds.rows;
+    run->state.optimizer = session->optim.name;
+    run->state.moments = session->optim.moments;
+    return code;
+}
+
+/* Keep config.json and the tokenizer in the run directory: every checkpoint gets them, and the
+ * place they came from may go meanwhile (a checkpoint that is rotated out, a model that is moved).
+ */
+static sw_code keep_source(struct sw_run *run, struct sw_err *err)
+{
+    run->source = sw_run_dir_file(run->directory, "model");
+    if (run->source == NULL)
+        return SW_FAIL(err, SW_E_MEMORY, "no memory for a path");
+    if (run->resumed != NULL && sw_file_is_directory(run->source))
+        return SW_OK;
+    const struct sw_export_options options = {
+        .directory = run->source, .source = run->session.model_path, .dtype = SW_F32};
+    struct sw_export *export;
+    sw_code code = sw_export_begin(&export, &options, NULL, 0, err);
+    return code == SW_OK ? sw_export_commit(export, err) : code;
+}
+
+/* The configuration as it was understood, for whoever reads the run later. */
+static sw_code record_config(struct sw_run *run, struct sw_err *err)
+{
+    struct sw_text text = {0};
+    char *path = sw_run_dir_file(run->directory, "config.yaml");
+    sw_config_dump(run->config, &text);
+    sw_code code = sw_text_check(&text, "config.yaml", err);
+    if (code == SW_OK && path == NULL)
+        code = SW_FAIL(err, SW_E_MEMORY, "no memory for a path");
+    if (code == SW_OK)
+        code = sw_file_write_atomic(path, text.bytes, text.used_bytes, err);
+    free(path);
+    free(text.bytes);
+    return code;
+}
+
+static sw_code open_metrics(struct sw_run *run, struct sw_err *err)
+{
+    char *path = sw_run_dir_file(run->directory, "metrics.jsonl");
+    if (path == NULL)
+        return SW_FAIL(err, SW_E_MEMORY, "no memory for a path");
+    sw_code code = sw_metrics_open(&run->metrics, path, run->state.step, err);
+    free(path);
+    return code;
+}
+
+static void introduce(struct sw_run *run)
+{
+    const struct sw_plan *plan = run->session.plan;
+    sw_progress_say(&run->session.progress,
+                    "%s: %.1f M parameters, %s on %s; %lld steps of %lld rows in micro-batches of "
+                    "%lld%s%s",
+                    run->session.model_path, (double)run->session.model->elements / 1e6,
+                    sw_dtype_name(plan->request.compute), run->session.device->name,
+                    (long long)run->steps, (long long)run->config->train.global_batch,
+                    (long long)plan->bounds.rows, plan->recompute ? ", recomputing" : "",
+                    run->resumed != NULL ? "; resumed" : "");
+    if (run->resumed != NULL)
+        sw_progress_say(&run->session.progress, "  from %s, step %lld", run->resumed,
+                        (long long)run->state.step);
+}
+
+sw_code sw_run_begin(struct sw_run *run, struct sw_err *err)
+{
+    const struct sw_config *config = run->config;
+    static const char *const needed[] = {"model.path", "data.train", "output.dir"};
+    for (size_t i = 0; i < sizeof needed / sizeof *needed; i++)
+        if (sw_config_require(config, needed[i], err) != SW_OK)
+            return err->code;
+    /* What clashes is refused before a directory is made. */
+    struct sw_optim_settings optim;
+    sw_code code = sw_session_optimizer(config, config->train.steps, &optim, err);
+    if (code == SW_OK)
+        code =
+            sw_run_dir_open(&run->directory, config->output.dir, run->options->resume != NULL, err);
+    if (code == SW_OK)
+        code = find_resume(run, err);
+    if (code == SW_OK)
+        code = sw_session_open(&run->session, config, run->options->device,
+                               run->resumed != NULL ? run->resumed : config->model.path, err);
+    if (code == SW_OK)
+        code = load_rows(run, err);
+    if (code == SW_OK)
+        code = prepare_engine(run, err);
+    if (code == SW_OK)
+        code = keep_source(run, err);
+    if (code == SW_OK)
+        code = record_config(run, err);
+    if (code == SW_OK)
+        code = open_metrics(run, err);
+    if (code == SW_OK && run->options->trace != NULL)
+        code = sw_engine_trace(run->session.engine, err);
+    if (code == SW_OK)
+        code = sw_engine_start(run->session.engine, err);
+    if (code == SW_OK)
+        introduce(run);
+    return code;
+}

@@ -38,7 +38,7 @@ static void softmax_rows(const struct sw_attention *a, struct block *b, int64_t 
             continue;
         }
         float before = b->greatest[i];
-        float most = lanes->scores(&row, s);
+        float most = lanes->scores(&row, s); /* NaN makes p, sum and o NaN */
         if (before > most)
             most = before;
         float part = lanes->softmax(&row, s, most);

@@ -59,7 +59,8 @@ struct sw_cpu_lanes {
     /* y = x - logsumexp(x). */
     void (*log_softmax)(float *y, const float *x, int64_t count);
 
-    /* s = scale * s + bias over the visible keys; returns their greatest, or -inf. */
+    /* s = scale * s + bias over the visible keys; returns their greatest, or NaN
+     * when one is not finite. */
     float (*scores)(const struct sw_cpu_softmax_row *, float *s);
     /* p = exp(s - shift), then dropped, in place; returns the sum before dropping. */
     float (*softmax)(const struct sw_cpu_softmax_row *, float *p, float shift);

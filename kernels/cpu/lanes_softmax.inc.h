@@ -106,9 +106,12 @@ static void log_softmax(float *y, const float *x, int64_t count)
 
 /* --- Attention ---------------------------------------------------------------------------------*/
 
+/* What is not finite must come through, but a maximum drops NaN and exp makes 0 of -infinity: so
+ * the sum of score x 0, which is 0 or NaN, goes onto the result. */
 static float scores(const struct sw_cpu_softmax_row *row, float *s)
 {
     lanes scale = lanes_set(row->scale), most = lanes_set(-INFINITY);
+    lanes zero = lanes_set(0.0f), zeros = zero;
     const float *bias = row->bias;
 #define BODY(at, n)                                                                                \
     do {                                                                                           \
@@ -117,10 +120,11 @@ static float scores(const struct sw_cpu_softmax_row *row, float *s)
             v = lanes_add(v, load(bias, SW_F32, at, n));                                           \
         store(s, SW_F32, at, v, n);                                                                \
         most = lanes_max(most, filled(v, n, -INFINITY));                                           \
+        zeros = lanes_add(zeros, lanes_mul(v, zero));                                              \
     } while (0)
     FOR_LANES(row->visible, BODY);
 #undef BODY
-    return lanes_greatest(most);
+    return lanes_greatest(most) + lanes_sum(zeros);
 }
 
 static float softmax(const struct sw_cpu_softmax_row *row, float *p, float shift)

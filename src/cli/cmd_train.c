@@ -3,6 +3,7 @@
 #include "train/evaluate.h"
 #include "train/loop.h"
 
+#include <math.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -84,6 +85,15 @@ static sw_code evaluate(struct sw_session *session, const char *rows, struct sw_
         code = sw_engine_start(session->engine, err);
     if (code == SW_OK)
         code = sw_session_evaluate(session, dataset, &loss, &tokens, err);
+    if (code == SW_OK && !isfinite(loss)) {
+        const char *block = sw_engine_nonfinite(session->engine);
+        code =
+            SW_FAIL(err, SW_E_NONFINITE,
+                    "%s: the loss is not finite%s%s: the model's weights are broken, or too large "
+                    "for precision.compute %s",
+                    session->model_path, block != NULL ? ", first in " : "",
+                    block != NULL ? block : "", sw_dtype_name(session->plan->request.compute));
+    }
     if (code == SW_OK) {
         struct sw_text line = {0};
         sw_progress_end(&session->progress);

@@ -68,23 +68,18 @@ static void set_gradients(struct sw_engine *engine, const struct sw_op *op,
     run->last_microbatch = op->microbatch == engine->batch_count - 1;
 }
 
-/* Note the first block with a value that is not finite in its output; for back ends whose memory
- * can be read. */
-static void diagnose(struct sw_engine *engine, const struct sw_op *op, const void *output)
+void sw_engine_diagnose(struct sw_engine *engine, int32_t block, const void *output, int64_t tokens)
 {
-    const struct sw_microbatch *view = &engine->batches[op->microbatch].view;
-    bool target = op->block > sw_plan_encoder_end(engine->model);
-    int64_t count =
-        (target ? view->target.tokens : view->source.tokens) * engine->model->t5.d_model;
+    int64_t count = tokens * engine->model->t5.d_model;
     bool bf16 = engine->plan->request.compute == SW_BF16;
-    if (engine->device_ops->asynchronous ||
-        (engine->nonfinite_block >= 0 && engine->nonfinite_block < op->block))
+    if (!engine->diagnosing || engine->device_ops->asynchronous ||
+        (engine->nonfinite_block >= 0 && engine->nonfinite_block < block))
         return;
     for (int64_t i = 0; i < count; i++) {
         float value =
             bf16 ? sw_bf16_to_float(((const uint16_t *)output)[i]) : ((const float *)output)[i];
         if (!isfinite(value)) {
-            engine->nonfinite_block = op->block;
+            engine->nonfinite_block = block;
             return;
         }
     }
@@ -96,8 +91,9 @@ void sw_engine_forward(struct sw_engine *engine, const struct sw_op *op)
     run.output = engine->activations[op->output];
     run.context = op->context >= 0 ? engine->contexts[op->context] : NULL;
     sw_block_forward(&run);
-    if (engine->diagnosing)
-        diagnose(engine, op, run.output);
+    bool target = op->block > sw_plan_encoder_end(engine->model);
+    sw_engine_diagnose(engine, op->block, run.output,
+                       target ? run.batch->target.tokens : run.batch->source.tokens);
 }
 
 void sw_engine_head(struct sw_engine *engine, const struct sw_op *op)

@@ -176,23 +176,44 @@ static sw_code check_batch(const struct sw_engine *engine, const struct sw_batch
     return SW_OK;
 }
 
-/* The step's loss or gradient is not finite: run forward again, with its dropout, and look at every
- * block's output. -1: all are finite, or the back end cannot tell. */
-static sw_code find_nonfinite(struct sw_engine *engine, int32_t *block, struct sw_err *err)
+static void begin_diagnosis(struct sw_engine *engine)
 {
-    engine->training = false;
     engine->diagnosing = true;
     engine->nonfinite_block = -1;
-    sw_code code = run(engine, engine->plan->evaluation, err);
+}
+
+/* A loss that is not finite though every block's output is comes from the head, the last block. */
+static void end_diagnosis(struct sw_engine *engine, double loss)
+{
     engine->diagnosing = false;
-    *block = engine->nonfinite_block;
+    if (engine->nonfinite_block < 0 && !isfinite(loss) && !engine->device_ops->asynchronous)
+        engine->nonfinite_block = (int32_t)engine->model->block_count - 1;
+}
+
+/* The step's loss or gradient is not finite: run forward again, with its dropout, and look at every
+ * block's output. */
+static sw_code find_nonfinite(struct sw_engine *engine, struct sw_step_result *result,
+                              struct sw_err *err)
+{
+    engine->training = false;
+    begin_diagnosis(engine);
+    sw_code code = run(engine, engine->plan->evaluation, err);
+    end_diagnosis(engine, result->loss);
+    result->nonfinite_block = engine->nonfinite_block;
     return code;
+}
+
+const char *sw_engine_nonfinite(const struct sw_engine *engine)
+{
+    int32_t block = engine->nonfinite_block;
+    return block >= 0 ? engine->model->blocks[block].name : NULL;
 }
 
 static void begin_step(struct sw_engine *engine, int64_t step, double lr,
                        const struct sw_batch *batch)
 {
     engine->training = true;
+    engine->diagnosing = false;
     engine->dropout = engine->config.dropout;
     sw_random_key(engine->config.seed, (uint64_t)step << 8 | SW_RANDOM_DROPOUT,
                   engine->dropout_key);
@@ -252,7 +273,7 @@ sw_code sw_engine_step(struct sw_engine *engine, int64_t step, double lr,
     engine->last_end_seconds = end;
     take_counters(engine, out);
     if (!out->finite)
-        code = find_nonfinite(engine, &out->nonfinite_block, err);
+        code = find_nonfinite(engine, out, err);
     if (code == SW_OK && !out->finite && sw_engine_early(engine))
         code = SW_FAIL(err, SW_E_NONFINITE,
                        "the loss is not finite, and with optimizer.early_step "
@@ -290,6 +311,7 @@ sw_code sw_engine_evaluate(struct sw_engine *engine, const struct sw_batch *batc
     engine->last_end_seconds = -1;
     int64_t rows = engine->plan->bounds.rows * engine->plan->microbatches, sum_tokens = 0;
     engine->logits = logits;
+    begin_diagnosis(engine);
     for (int64_t first = 0; first < batch->count && code == SW_OK; first += rows) {
         const struct sw_batch part = {.rows = batch->rows + first,
                                       .count = batch->count - first < rows ? batch->count - first
@@ -303,6 +325,7 @@ sw_code sw_engine_evaluate(struct sw_engine *engine, const struct sw_batch *batc
     double sum = 0;
     if (code == SW_OK)
         code = read_loss(engine, &sum, err);
+    end_diagnosis(engine, sum);
     if (code != SW_OK)
         return sw_err_while(err, "evaluating");
     *loss_sum = sum;

@@ -71,7 +71,8 @@ struct sw_step_result {
     double loss;      /* mean over the global batch's target tokens (with smoothing) */
     double grad_norm; /* before clipping */
     bool finite;      /* false: loss or gradient is not finite, and this step changes nothing */
-    int32_t nonfinite_block; /* the first block whose output was not finite, or -1 */
+    int32_t nonfinite_block; /* the first block whose output was not finite; -1: all were, or the
+                                back end cannot tell */
     double seconds;          /* end of the previous step's backward to the end of this one's, drains
                                 excluded */
     double busy_seconds[SW_LANES]; /* of each lane, the drains since the last step included */
@@ -89,7 +90,8 @@ sw_code sw_engine_drain(struct sw_engine *engine, struct sw_err *err) SW_WARN_UN
 sw_code sw_engine_read_gradient(struct sw_engine *engine, int64_t param, int64_t first,
                                 int64_t count, float *values, struct sw_err *err) SW_WARN_UNUSED;
 
-/* Sum of the token losses (no dropout, no smoothing) over any number of rows, in micro-batches.
+/* Sum of the token losses (no dropout, no smoothing) over any number of rows, in micro-batches. It
+ * is handed out even when it is not finite; sw_engine_nonfinite then names the block.
  * logits: NULL, or fp32 host memory [target tokens of the batch][vocabulary], for tests. */
 sw_code sw_engine_evaluate(struct sw_engine *engine, const struct sw_batch *batch, double *loss_sum,
                            int64_t *tokens, float *logits, struct sw_err *err) SW_WARN_UNUSED;
@@ -98,12 +100,17 @@ sw_code sw_engine_evaluate(struct sw_engine *engine, const struct sw_batch *batc
  * `beams` hypotheses, numbered row * beams + beam. step: hypothesis i goes on from hypothesis
  * parents[i] (of the same row) with token tokens[i]; log_probabilities fp32 [count * beams]
  * [vocabulary] of the next token in host memory. The first step's tokens are the start token and
- * parents[i] = i. At most the plan's generation length steps. */
+ * parents[i] = i. At most the plan's generation length steps. SW_E_NONFINITE when one of them is
+ * not finite. */
 sw_code sw_engine_generate_begin(struct sw_engine *engine, const struct sw_row *rows, int64_t count,
                                  int64_t beams, struct sw_err *err) SW_WARN_UNUSED;
 sw_code sw_engine_generate_step(struct sw_engine *engine, const int32_t *tokens,
                                 const int32_t *parents, float *log_probabilities,
                                 struct sw_err *err) SW_WARN_UNUSED;
+
+/* The first block whose output was not finite in the last evaluation or generation; NULL: all were,
+ * or the back end cannot tell. */
+const char *sw_engine_nonfinite(const struct sw_engine *engine);
 
 /* Trace what the lanes run, from the next call on; before start. write_trace: as a Chrome trace. */
 sw_code sw_engine_trace(struct sw_engine *engine, struct sw_err *err) SW_WARN_UNUSED;

@@ -4,6 +4,7 @@
 #include "base/mem.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 struct sw_generation {
     struct sw_decode_bounds bounds;
@@ -115,6 +116,8 @@ sw_code sw_engine_generate_begin(struct sw_engine *engine, const struct sw_row *
     engine->training = false;
     engine->dropout = 0;
     engine->target_tokens = 1;
+    engine->diagnosing = true;
+    engine->nonfinite_block = -1;
     sw_engine_fill_batches(engine, &batch, 0.0f);
     const struct sw_rows *source = &engine->batches[0].view.source;
     g->run = (struct sw_decode_run){
@@ -137,6 +140,29 @@ sw_code sw_engine_generate_begin(struct sw_engine *engine, const struct sw_row *
     return sw_executor_run(engine->executor, engine->plan->begin, engine->busy_seconds, err);
 }
 
+/* A search would rank NaN somewhere and print a likely text. */
+static sw_code check_finite(struct sw_engine *engine, const float *log_probabilities, int64_t count,
+                            struct sw_err *err)
+{
+    enum { EXPONENT = 0x7F800000 };
+    uint32_t broken = 0; /* no early way out: this loop is vectorised */
+    for (int64_t i = 0; i < count; i++) {
+        uint32_t bits;
+        memcpy(&bits, &log_probabilities[i], sizeof bits);
+        broken |= (bits & EXPONENT) == EXPONENT;
+    }
+    if (!broken)
+        return SW_OK;
+    if (engine->nonfinite_block < 0 && !engine->device_ops->asynchronous)
+        engine->nonfinite_block = (int32_t)engine->model->block_count - 1;
+    const char *block = sw_engine_nonfinite(engine);
+    return SW_FAIL(err, SW_E_NONFINITE,
+                   "the model's output is not finite%s%s: its weights are broken, or too large for "
+                   "precision.compute %s",
+                   block != NULL ? ", first in " : "", block != NULL ? block : "",
+                   sw_dtype_name(engine->plan->request.compute));
+}
+
 sw_code sw_engine_generate_step(struct sw_engine *engine, const int32_t *tokens,
                                 const int32_t *parents, float *log_probabilities,
                                 struct sw_err *err)
@@ -151,10 +177,11 @@ sw_code sw_engine_generate_step(struct sw_engine *engine, const int32_t *tokens,
         code = sw_executor_run(engine->executor, engine->plan->decode, engine->busy_seconds, err);
     if (code != SW_OK)
         return sw_err_while(err, "generating token %lld", (long long)g->run.position + 1);
+    int64_t count = g->run.rows * g->bounds.beams * engine->model->t5.vocab_size;
     engine->device_ops->copy(stream, log_probabilities, g->log_probabilities,
-                             g->run.rows * g->bounds.beams * engine->model->t5.vocab_size *
-                                 (int64_t)sizeof(float));
-    return engine->device_ops->stream_sync(stream, err);
+                             count * (int64_t)sizeof(float));
+    code = engine->device_ops->stream_sync(stream, err);
+    return code == SW_OK ? check_finite(engine, log_probabilities, count, err) : code;
 }
 
 sw_code sw_generation_run_op(struct sw_engine *engine, const struct sw_op *op, struct sw_err *err)
@@ -182,10 +209,12 @@ sw_code sw_generation_run_op(struct sw_engine *engine, const struct sw_op *op, s
     }
     case SW_OP_DECODE_EMBED:
         sw_decode_embed(&run);
+        sw_engine_diagnose(engine, op->block, g->hidden, run.rows * run.bounds.beams);
         break;
     case SW_OP_DECODE_BLOCK:
         run.cross = g->cross[op->block];
         sw_decode_block(&run, &g->caches[op->block], &g->spare);
+        sw_engine_diagnose(engine, op->block, g->hidden, run.rows * run.bounds.beams);
         break;
     case SW_OP_DECODE_HEAD:
         sw_decode_head(&run);

@@ -46,7 +46,7 @@ struct sw_engine {
 
     /* the step in progress */
     bool training;
-    bool diagnosing; /* look for the block whose output is not finite */
+    bool diagnosing; /* look for the first block whose output is not finite: nonfinite_block */
     int32_t nonfinite_block;
     float dropout;
     uint32_t dropout_key[2];
@@ -89,6 +89,10 @@ void sw_engine_forward(struct sw_engine *engine, const struct sw_op *op);
 void sw_engine_head(struct sw_engine *engine, const struct sw_op *op);
 void sw_engine_backward(struct sw_engine *engine, const struct sw_op *op);
 void sw_engine_bias(struct sw_engine *engine, const struct sw_op *op);
+/* While diagnosing: note the block when one of its output's values [tokens, d_model] is not finite
+ * and no block before it had one. Back ends whose memory cannot be read note nothing. */
+void sw_engine_diagnose(struct sw_engine *engine, int32_t block, const void *output,
+                        int64_t tokens);
 
 /* moves.c */
 void sw_engine_upload(struct sw_engine *engine, const struct sw_op *op);

@@ -1,110 +1,15 @@
 /* Whole runs by the command line: the reference cases (losses, norms, learning rates, weights,
  * evaluation, generations), a run that is stopped and resumed against one that is not, refusals. */
-#include "tests/support.h"
+#include "tests/cli_run.h"
 
-#include "base/json.h"
 #include "base/text.h"
-#include "cli/command.h"
 #include "io/safetensors.h"
 
 #include <math.h>
 
-enum { TEXT_MAX = 1 << 26, ROWS_MAX = 256 };
-
 /* Room for what fp32 in another order changes, as in the reference's own check: a wrong formula
  * lands far outside. Differences grow as training goes on. */
 static const double LOSS = 2e-4, NORM = 1e-3, EVALUATION = 5e-4, CHANGE = 2e-2;
-
-/* ---- running commands ---- */
-
-/* Run a command with standard output into a file; stderr too, so that tests stay readable. */
-static int spillway(const char *out, const char *log, const char *in, char **arguments)
-{
-    int argc = 0;
-    fflush(NULL);
-    int keep[3] = {dup(0), dup(1), dup(2)};
-    while (arguments[argc] != NULL)
-        argc++;
-    assert_non_null(freopen(in != NULL ? in : "/dev/null", "r", stdin));
-    assert_non_null(freopen(out, "w", stdout));
-    assert_non_null(freopen(log, "w", stderr));
-    int status = sw_main(argc, arguments);
-    fflush(NULL);
-    for (int i = 0; i < 3; i++) {
-        dup2(keep[i], i);
-        close(keep[i]);
-    }
-    return status;
-}
-
-#define RUN(out, log, in, ...)                                                                     \
-    spillway(out, log, in, (char *[]){(char[]){"spillway"}, __VA_ARGS__, NULL})
-
-static char *at(const char *directory, const char *name)
-{
-    char *path = sw_path_join(directory, name);
-    assert_non_null(path);
-    return path;
-}
-
-static char *read_text(const char *path)
-{
-    struct sw_err err;
-    char *text;
-    sw_err_init(&err);
-    assert_ok(sw_file_read(path, TEXT_MAX, &text, NULL, &err), &err);
-    return text;
-}
-
-static void write_text(const char *path, const char *text)
-{
-    struct sw_err err;
-    sw_err_init(&err);
-    assert_ok(sw_file_write_atomic(path, text, (int64_t)strlen(text), &err), &err);
-}
-
-static struct sw_json *read_json(const char *path)
-{
-    struct sw_err err;
-    struct sw_json *json;
-    sw_err_init(&err);
-    assert_ok(sw_json_read_file(path, TEXT_MAX, &json, &err), &err);
-    return json;
-}
-
-static double number(const struct sw_json *object, const char *key)
-{
-    double value = (double)NAN;
-    if (!sw_json_to_double(sw_json_get(object, key), &value))
-        fail_msg("no number %s", key);
-    return value;
-}
-
-/* Lines of a JSONL file; *count of them, owned. */
-static struct sw_json **read_lines(const char *path, int64_t *count)
-{
-    struct sw_err err;
-    char *text = read_text(path);
-    struct sw_json **lines = calloc(ROWS_MAX, sizeof *lines);
-    *count = 0;
-    sw_err_init(&err);
-    for (char *line = text; *line != '\0';) {
-        char *end = strchr(line, '\n');
-        assert_non_null(end);
-        assert_true(*count < ROWS_MAX);
-        assert_ok(sw_json_parse(line, end - line, path, &lines[(*count)++], &err), &err);
-        line = end + 1;
-    }
-    free(text);
-    return lines;
-}
-
-static void free_lines(struct sw_json **lines, int64_t count)
-{
-    for (int64_t i = 0; i < count; i++)
-        sw_json_free(lines[i]);
-    free(lines);
-}
 
 /* ---- the reference cases ---- */
 
@@ -368,21 +273,6 @@ static char *train_in(const char *golden, const char *work, const char *name, co
     for (size_t i = 0; i < sizeof owned / sizeof *owned; i++)
         free(owned[i]);
     return run;
-}
-
-static void same_file(const char *a, const char *b, const char *name)
-{
-    struct sw_err err;
-    char *x = at(a, name), *y = at(b, name), *p, *q;
-    int64_t m, n;
-    sw_err_init(&err);
-    assert_ok(sw_file_read(x, TEXT_MAX, &p, &m, &err), &err);
-    assert_ok(sw_file_read(y, TEXT_MAX, &q, &n, &err), &err);
-    assert_int_equal(m, n);
-    assert_memory_equal(p, q, (size_t)m);
-    char *owned[] = {x, y, p, q};
-    for (size_t i = 0; i < sizeof owned / sizeof *owned; i++)
-        free(owned[i]);
 }
 
 /* With dropout, and saved in the middle of things: the same files, bit for bit. */

@@ -1,63 +1,11 @@
 /* The command line: help, refusals with their exit status, the manual page. */
-#include "tests/support.h"
-
-#include "cli/command.h"
-
-enum { TEXT_MAX = 1 << 20 };
-
-struct captured {
-    int status;
-    char *out, *log;
-};
-
-static char *slurp(const char *path)
-{
-    struct sw_err err;
-    char *text;
-    sw_err_init(&err);
-    assert_ok(sw_file_read(path, TEXT_MAX, &text, NULL, &err), &err);
-    return text;
-}
-
-/* Run the command line `argv` with its output caught. */
-static struct captured run(int argc, char **argv)
-{
-    char *work = sw_test_scratch();
-    char *out = sw_path_join(work, "out"), *log = sw_path_join(work, "log");
-    fflush(NULL);
-    int keep[2] = {dup(1), dup(2)};
-    assert_non_null(freopen(out, "w", stdout));
-    assert_non_null(freopen(log, "w", stderr));
-    struct captured captured = {.status = sw_main(argc, argv)};
-    fflush(NULL);
-    for (int i = 0; i < 2; i++) {
-        dup2(keep[i], i + 1);
-        close(keep[i]);
-    }
-    captured.out = slurp(out);
-    captured.log = slurp(log);
-    free(out);
-    free(log);
-    sw_test_scratch_remove(work);
-    return captured;
-}
+#include "tests/command.h"
 
 /* A command line of words, its status and what its output or log must hold. */
 static void expect(const char *words, int status, const char *part)
 {
-    char *argv[24] = {(char[]){"spillway"}}, *copy = strdup(words), *save = NULL;
-    int argc = 1;
-    for (char *word = strtok_r(copy, " ", &save); word != NULL; word = strtok_r(NULL, " ", &save))
-        argv[argc++] = word;
-    struct captured captured = run(argc, argv);
-    if (captured.status != status)
-        fail_msg("spillway %s: status %d: %s", words, captured.status, captured.log);
-    if (strstr(captured.out, part) == NULL && strstr(captured.log, part) == NULL)
-        fail_msg("spillway %s: \"%s\" is neither in \"%s\" nor in \"%s\"", words, part,
-                 captured.out, captured.log);
-    free(captured.out);
-    free(captured.log);
-    free(copy);
+    struct sw_test_output output = sw_test_expect(NULL, words, status, part);
+    sw_test_output_free(&output);
 }
 
 static void help_is_there(void **state)
@@ -127,7 +75,7 @@ static void lost_output_is_a_failure(void **state)
 static void the_manual_is_complete(void **state)
 {
     (void)state;
-    char *manual = slurp(SW_SOURCE_DIRECTORY "/docs/spillway.1");
+    char *manual = sw_test_slurp(SW_SOURCE_DIRECTORY "/docs/spillway.1");
     for (int i = 0; sw_commands[i] != NULL; i++) {
         char part[64];
         snprintf(part, sizeof part, "spillway %s", sw_commands[i]->name);

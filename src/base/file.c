@@ -46,6 +46,37 @@ char *sw_path_parent(const char *path)
     return parent;
 }
 
+/* `path` without slashes at its end; owned. */
+static char *without_slashes(const char *path)
+{
+    char *copy = sw_strdup(path);
+    for (size_t n = copy != NULL ? strlen(copy) : 0; n > 1 && copy[n - 1] == '/'; n--)
+        copy[n - 1] = '\0';
+    return copy;
+}
+
+char *sw_path_resolve(const char *path)
+{
+    char *resolved = realpath(path, NULL);
+    if (resolved != NULL || errno != ENOENT)
+        return resolved;
+    char *copy = without_slashes(path);
+    char *parent = copy != NULL ? sw_path_parent(copy) : NULL;
+    char *above = parent != NULL ? sw_path_resolve(parent) : NULL;
+    resolved = above != NULL ? sw_path_join(above, sw_path_name(copy)) : NULL;
+    free(above);
+    free(parent);
+    free(copy);
+    return resolved;
+}
+
+bool sw_path_is_within(const char *path, const char *directory)
+{
+    size_t bytes = strlen(directory);
+    return strncmp(path, directory, bytes) == 0 &&
+           (path[bytes] == '\0' || path[bytes] == '/' || strcmp(directory, "/") == 0);
+}
+
 bool sw_file_exists(const char *path)
 {
     struct stat status;
@@ -279,6 +310,32 @@ sw_code sw_directory_make(const char *path, struct sw_err *err)
     return code;
 }
 
+/* The directory that is there, of `path` and those above it; owned. */
+static char *nearest_existing(const char *path)
+{
+    char *at = without_slashes(path);
+    while (at != NULL && !sw_file_exists(at) && strcmp(at, ".") != 0 && strcmp(at, "/") != 0) {
+        char *parent = sw_path_parent(at);
+        free(at);
+        at = parent;
+    }
+    return at;
+}
+
+sw_code sw_directory_check(const char *path, struct sw_err *err)
+{
+    char *at = nearest_existing(path);
+    sw_code code = SW_OK;
+    if (at == NULL)
+        return SW_FAIL(err, SW_E_MEMORY, "no memory for a path");
+    if (!sw_file_is_directory(at))
+        code = SW_FAIL_OS(err, SW_E_IO, ENOTDIR, "%s", at);
+    else if (access(at, W_OK | X_OK) != 0)
+        code = SW_FAIL_OS(err, SW_E_IO, errno, "cannot write to %s", at);
+    free(at);
+    return code;
+}
+
 sw_code sw_directory_sync(const char *path, struct sw_err *err)
 {
     int descriptor = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -314,8 +371,9 @@ int64_t sw_directory_free_bytes(const char *path)
 {
     struct statvfs status;
     int64_t bytes;
-    if (statvfs(path, &status) != 0 ||
-        !sw_size_mul((int64_t)status.f_bavail, (int64_t)status.f_frsize, &bytes))
-        return -1;
-    return bytes;
+    char *at = nearest_existing(path);
+    bool known = at != NULL && statvfs(at, &status) == 0 &&
+                 sw_size_mul((int64_t)status.f_bavail, (int64_t)status.f_frsize, &bytes);
+    free(at);
+    return known ? bytes : -1;
 }

@@ -15,6 +15,12 @@ const char *sw_path_name(const char *path);
 /* Everything before the last component: "." when there is only one. Free with free(). */
 char *sw_path_parent(const char *path) SW_WARN_UNUSED;
 
+/* `path` as an absolute one without links or dots, as far as it exists; what does not yet exist
+ * follows as it is written. NULL when there is no memory or it cannot be told. Free with free(). */
+char *sw_path_resolve(const char *path) SW_WARN_UNUSED;
+/* Is resolved path `path` the directory `directory`, resolved too, or below it? */
+bool sw_path_is_within(const char *path, const char *directory);
+
 bool sw_file_exists(const char *path);       /* anything by that name, links followed */
 bool sw_file_is_directory(const char *path); /* links followed */
 
@@ -41,11 +47,14 @@ sw_code sw_file_copy(const char *from, const char *to, struct sw_err *err) SW_WA
 
 /* Create a directory and its missing parents; one that is there already is fine. */
 sw_code sw_directory_make(const char *path, struct sw_err *err) SW_WARN_UNUSED;
+/* Whether `path` is a directory that can be written, or could be made; makes nothing. */
+sw_code sw_directory_check(const char *path, struct sw_err *err) SW_WARN_UNUSED;
 /* Make entries created, renamed or removed in `path` durable. */
 sw_code sw_directory_sync(const char *path, struct sw_err *err) SW_WARN_UNUSED;
 /* Remove `path` and all below it, following no links. One that is not there is fine. */
 sw_code sw_directory_remove(const char *path, struct sw_err *err) SW_WARN_UNUSED;
-/* Bytes that the file system of `path` has free for this user; -1 when it does not say. */
+/* Bytes that the file system of `path` (or of where it would be made) has free for this user; -1
+ * when it does not say. */
 int64_t sw_directory_free_bytes(const char *path);
 
 #endif

@@ -17,7 +17,7 @@ static const char CHECKPOINT_PREFIX[] = "checkpoint-";
 
 struct sw_run_dir {
     char *path;
-    int lock; /* descriptor of the locked directory */
+    int lock; /* descriptor of the locked directory; -1: it is not there yet */
 };
 
 /* The step of a checkpoint's directory name, or -1 for any other name. */
@@ -157,11 +157,13 @@ sw_code sw_run_dir_open(struct sw_run_dir **out, const char *path, bool resuming
         return SW_FAIL(err, SW_E_MEMORY, "no memory for the run directory");
     }
     run->lock = -1;
-    code = sw_directory_make(path, err);
-    if (code == SW_OK)
+    if (sw_directory_check(path, err) != SW_OK) {
+        code = sw_err_while(err, "looking at output.dir %s", path);
+        if (code == SW_E_IO) /* a wrong setting */
+            code = err->code = SW_E_USAGE;
+    }
+    if (code == SW_OK && sw_file_exists(path))
         code = lock_directory(run, err);
-    if (code == SW_OK && access(path, W_OK | X_OK) != 0)
-        code = SW_FAIL_OS(err, SW_E_IO, errno, "cannot write to output.dir %s", path);
     if (code == SW_OK && !resuming && holds_run(run))
         code = SW_FAIL(err, SW_E_USAGE,
                        "output.dir %s holds a run already; go on with it by --resume auto, or "
@@ -173,6 +175,14 @@ sw_code sw_run_dir_open(struct sw_run_dir **out, const char *path, bool resuming
     }
     *out = run;
     return SW_OK;
+}
+
+sw_code sw_run_dir_make(struct sw_run_dir *run, struct sw_err *err)
+{
+    if (run->lock >= 0)
+        return SW_OK;
+    sw_code code = sw_directory_make(run->path, err);
+    return code == SW_OK ? lock_directory(run, err) : sw_err_while(err, "making output.dir");
 }
 
 void sw_run_dir_close(struct sw_run_dir *run)

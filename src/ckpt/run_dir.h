@@ -9,10 +9,13 @@
 
 struct sw_run_dir;
 
-/* Create or open `path` and lock it. `resuming` false: SW_E_USAGE when it holds a run already.
- * SW_E_IO when it cannot be written; SW_E_FAILED when another process trains in it. */
+/* Look at `path` and, when it is there, lock it; nothing is made. SW_E_USAGE when it cannot be
+ * written or made, and, `resuming` false, when it holds a run already; SW_E_FAILED when another
+ * process trains in it. */
 sw_code sw_run_dir_open(struct sw_run_dir **out, const char *path, bool resuming,
                         struct sw_err *err) SW_WARN_UNUSED;
+/* Make and lock the directory, unless that was done; before anything is written into it. */
+sw_code sw_run_dir_make(struct sw_run_dir *run, struct sw_err *err) SW_WARN_UNUSED;
 void sw_run_dir_close(struct sw_run_dir *run);
 
 /* Step of the newest checkpoint; -1: there is none. */

@@ -2,6 +2,7 @@
 #include "cli/back_end.h"
 #include "train/evaluate.h"
 #include "train/loop.h"
+#include "train/preflight.h"
 
 #include <math.h>
 #include <signal.h>
@@ -76,11 +77,13 @@ static sw_code evaluate(struct sw_session *session, const char *rows, struct sw_
     struct sw_dataset *dataset = NULL;
     double loss;
     int64_t tokens;
-    sw_code code = sw_session_dataset(session, rows, &dataset, err);
+    sw_code code = sw_session_request(session, SW_FOR_EVALUATION, &request, err);
     if (code == SW_OK)
-        code = sw_session_request(session, SW_FOR_EVALUATION, &request, err);
+        code = sw_session_plan(session, &request, err);
     if (code == SW_OK)
-        code = sw_session_prepare(session, &request, err);
+        code = sw_session_dataset(session, rows, &dataset, err);
+    if (code == SW_OK)
+        code = sw_session_load(session, err);
     if (code == SW_OK)
         code = sw_engine_start(session->engine, err);
     if (code == SW_OK)
@@ -118,7 +121,7 @@ static sw_code run_eval(const struct sw_cli_args *args, struct sw_err *err)
     sw_code code = sw_cli_config(args, args->positional, &config, err);
     if (code != SW_OK)
         return code;
-    code = sw_config_require(&config, "data.eval", err);
+    code = sw_preflight_rows(&config, "data.eval", config.data.eval, err);
     if (code == SW_OK)
         code = sw_back_end_choose(&config, &device, err);
     if (code == SW_OK)

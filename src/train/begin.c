@@ -3,8 +3,8 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "ckpt/export.h"
-#include "exec/executor.h"
 #include "train/evaluate.h"
+#include "train/preflight.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -65,11 +65,13 @@ static sw_code load_rows(struct sw_run *run, struct sw_err *err)
     return sw_batcher_open(run->rows, &options, &run->batcher, err);
 }
 
-static sw_code prepare_engine(struct sw_run *run, struct sw_err *err)
+/* Plan before rows are read: what cannot be had or does not fit is said at once. */
+static sw_code plan_run(struct sw_run *run, struct sw_err *err)
 {
     struct sw_session *session = &run->session;
     struct sw_plan_request request;
-    sw_code code = sw_session_optimizer(run->config, run->steps, &session->optim, err);
+    sw_code code =
+        sw_session_optimizer(run->config, run->config->train.steps, &session->optim, err);
     if (code == SW_OK)
         code = sw_session_request(session, SW_FOR_TRAINING, &request, err);
     if (code != SW_OK)
@@ -86,10 +88,17 @@ static sw_code prepare_engine(struct sw_run *run, struct sw_err *err)
         if (request.micro_batch == 0)
             request.micro_batch = run->state.micro_batch;
     }
-    code = sw_session_prepare(session, &request, err);
-    if (code != SW_OK)
-        return code;
-    if (run->resumed != NULL) {
+    return sw_session_plan(session, &request, err);
+}
+
+static sw_code load_engine(struct sw_run *run, struct sw_err *err)
+{
+    struct sw_session *session = &run->session;
+    /* Again: now the number of steps is known. */
+    sw_code code = sw_session_optimizer(run->config, run->steps, &session->optim, err);
+    if (code == SW_OK)
+        code = sw_session_load(session, err);
+    if (code == SW_OK && run->resumed != NULL) {
         code = sw_checkpoint_load_states(session->engine, session->model, &session->optim,
                                          run->resumed, err);
         sw_engine_set_updates(session->engine, run->state.updates);
@@ -159,28 +168,10 @@ static void introduce(struct sw_run *run)
                         (long long)run->state.step);
 }
 
-sw_code sw_run_begin(struct sw_run *run, struct sw_err *err)
+/* From here on output.dir is written. */
+static sw_code write_and_start(struct sw_run *run, struct sw_err *err)
 {
-    const struct sw_config *config = run->config;
-    static const char *const needed[] = {"model.path", "data.train", "output.dir"};
-    for (size_t i = 0; i < sizeof needed / sizeof *needed; i++)
-        if (sw_config_require(config, needed[i], err) != SW_OK)
-            return err->code;
-    /* What clashes is refused before a directory is made. */
-    struct sw_optim_settings optim;
-    sw_code code = sw_session_optimizer(config, config->train.steps, &optim, err);
-    if (code == SW_OK)
-        code =
-            sw_run_dir_open(&run->directory, config->output.dir, run->options->resume != NULL, err);
-    if (code == SW_OK)
-        code = find_resume(run, err);
-    if (code == SW_OK)
-        code = sw_session_open(&run->session, config, run->options->device,
-                               run->resumed != NULL ? run->resumed : config->model.path, err);
-    if (code == SW_OK)
-        code = load_rows(run, err);
-    if (code == SW_OK)
-        code = prepare_engine(run, err);
+    sw_code code = sw_run_dir_make(run->directory, err);
     if (code == SW_OK)
         code = keep_source(run, err);
     if (code == SW_OK)
@@ -194,4 +185,31 @@ sw_code sw_run_begin(struct sw_run *run, struct sw_err *err)
     if (code == SW_OK)
         introduce(run);
     return code;
+}
+
+sw_code sw_run_begin(struct sw_run *run, struct sw_err *err)
+{
+    const struct sw_config *config = run->config;
+    const struct sw_device_ops *device = run->options->device;
+    struct sw_optim_settings optim;
+    sw_code code = sw_preflight_train(config, run->options->trace, err);
+    if (code == SW_OK)
+        code = sw_session_check(config, device, err);
+    if (code == SW_OK)
+        code = sw_session_optimizer(config, config->train.steps, &optim, err);
+    if (code == SW_OK)
+        code =
+            sw_run_dir_open(&run->directory, config->output.dir, run->options->resume != NULL, err);
+    if (code == SW_OK)
+        code = find_resume(run, err);
+    if (code == SW_OK)
+        code = sw_session_open(&run->session, config, device,
+                               run->resumed != NULL ? run->resumed : config->model.path, err);
+    if (code == SW_OK)
+        code = plan_run(run, err);
+    if (code == SW_OK)
+        code = load_rows(run, err);
+    if (code == SW_OK)
+        code = load_engine(run, err);
+    return code == SW_OK ? write_and_start(run, err) : code;
 }

@@ -1,9 +1,6 @@
 #include "train/evaluate.h"
 
-#include "base/file.h"
 #include "data/batcher.h"
-
-#include <string.h>
 
 static void show_rows(void *context, int64_t rows, int64_t bytes_read, int64_t file_bytes)
 {
@@ -15,11 +12,6 @@ sw_code sw_session_dataset(struct sw_session *session, const char *path, struct 
                            struct sw_err *err)
 {
     const struct sw_config *config = session->config;
-    const char *key = strcmp(path, config->data.train != NULL ? config->data.train : "") == 0
-                          ? "data.train"
-                          : "data.eval";
-    if (!sw_file_exists(path))
-        return SW_FAIL(err, SW_E_USAGE, "%s: there is no file %s", key, path);
     session->progress.what = "tokenizing";
     const struct sw_dataset_options options = {
         .source_field = config->data.source_field,

@@ -5,7 +5,7 @@
 #include "data/dataset.h"
 #include "train/session.h"
 
-/* Read and tokenize `path` as the configuration says. */
+/* Read and tokenize `path`, which sw_preflight_rows() took, as the configuration says. */
 sw_code sw_session_dataset(struct sw_session *session, const char *path, struct sw_dataset **out,
                            struct sw_err *err) SW_WARN_UNUSED;
 

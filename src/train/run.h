@@ -24,7 +24,8 @@ struct sw_run {
     int64_t first_step_done; /* steps done before this process */
 };
 
-/* From the options to an engine that has started. */
+/* From the options to an engine that has started. Settings, paths and what does not fit are refused
+ * before rows are read, everything before output.dir is made. */
 sw_code sw_run_begin(struct sw_run *run, struct sw_err *err) SW_WARN_UNUSED;
 
 #endif

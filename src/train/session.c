@@ -40,6 +40,32 @@ static sw_code open_weights(struct sw_session *session, struct sw_err *err)
     return code;
 }
 
+sw_code sw_session_check(const struct sw_config *config, const struct sw_device_ops *device,
+                         struct sw_err *err)
+{
+    bool alone = !device->asynchronous; /* the host itself */
+    int where = config->optimizer.where;
+    const struct {
+        const char *key, *why;
+        bool asked;
+    } later[] = {
+        {"parallel.pipeline", "not in this version; leave it at its default",
+         config->parallel.pipeline > 1},
+        {"parallel.data", "not in this version; leave it at its default",
+         config->parallel.data > 1},
+        {"optimizer.where", "on the cpu there is no device beside the host; use auto or host",
+         alone && (where == SW_CFG_WHERE_DEVICE || where == SW_CFG_WHERE_STREAM)},
+        {"optimizer.where", "stream is not in this version; use auto",
+         where == SW_CFG_WHERE_STREAM},
+    };
+    for (size_t i = 0; i < sizeof later / sizeof *later; i++)
+        if (later[i].asked) {
+            (void)SW_FAIL(err, SW_E_USAGE, "%s: %s", later[i].key, later[i].why);
+            return sw_config_locate(config, err);
+        }
+    return SW_OK;
+}
+
 sw_code sw_session_open(struct sw_session *session, const struct sw_config *config,
                         const struct sw_device_ops *device, const char *model_path,
                         struct sw_err *err)
@@ -51,7 +77,9 @@ sw_code sw_session_open(struct sw_session *session, const struct sw_config *conf
     sw_progress_init(&session->progress);
     bool random = config->model.random_init && config->model.path != NULL &&
                   strcmp(config->model.path, model_path) == 0;
-    sw_code code = random ? open_config(session, err) : open_weights(session, err);
+    sw_code code = sw_session_check(config, device, err);
+    if (code == SW_OK)
+        code = random ? open_config(session, err) : open_weights(session, err);
     if (code == SW_OK && config->train.freeze.count > 0 &&
         sw_model_freeze(session->model, (const char *const *)config->train.freeze.items,
                         config->train.freeze.count, err) != SW_OK)
@@ -132,34 +160,11 @@ sw_code sw_session_optimizer(const struct sw_config *config, int64_t total_steps
     return code == SW_OK ? SW_OK : sw_config_locate(config, err);
 }
 
-/* What is there in the configuration's words and not yet in the engine. */
-static sw_code check_supported(const struct sw_config *config, struct sw_err *err)
-{
-    const struct {
-        const char *key;
-        bool asked;
-    } later[] = {
-        {"parallel.pipeline", config->parallel.pipeline > 1},
-        {"parallel.data", config->parallel.data > 1},
-        {"optimizer.where", config->optimizer.where == SW_CFG_WHERE_STREAM},
-    };
-    for (size_t i = 0; i < sizeof later / sizeof *later; i++)
-        if (later[i].asked) {
-            (void)SW_FAIL(err, SW_E_USAGE, "%s: not in this version; leave it at its default",
-                          later[i].key);
-            return sw_config_locate(config, err);
-        }
-    return SW_OK;
-}
-
 sw_code sw_session_request(struct sw_session *session, enum sw_purpose purpose,
                            struct sw_plan_request *out, struct sw_err *err)
 {
     const struct sw_config *config = session->config;
     bool cpu = !session->device->asynchronous;
-    sw_code code = check_supported(config, err);
-    if (code != SW_OK)
-        return code;
     *out = (struct sw_plan_request){
         .model = session->model,
         .optim = purpose == SW_FOR_TRAINING ? &session->optim : NULL,
@@ -188,19 +193,28 @@ struct sw_transfer sw_session_transfer(struct sw_session *session, const char *w
     return (struct sw_transfer){sw_progress_share, &session->progress};
 }
 
+sw_code sw_session_plan(struct sw_session *session, const struct sw_plan_request *request,
+                        struct sw_err *err)
+{
+    return sw_plan_make(&session->plan, request, err);
+}
+
 sw_code sw_session_prepare(struct sw_session *session, const struct sw_plan_request *request,
                            struct sw_err *err)
 {
+    sw_code code = sw_session_plan(session, request, err);
+    return code == SW_OK ? sw_session_load(session, err) : code;
+}
+
+sw_code sw_session_load(struct sw_session *session, struct sw_err *err)
+{
     const struct sw_config *config = session->config;
-    sw_code code = sw_plan_make(&session->plan, request, err);
-    if (code != SW_OK)
-        return code;
     session->progress.what = "preparing spill files";
     bool spills = sw_tiers_spill(config, &session->progress, &session->tiers);
     const struct sw_engine_config engine = {
         .plan = session->plan,
         .model = session->model,
-        .optim = request->optim,
+        .optim = session->plan->request.optim,
         .device = session->device,
         .pool = session->pool,
         .device_index = config->devices.list.count > 0 ? (int)config->devices.list.items[0] : 0,
@@ -211,7 +225,7 @@ sw_code sw_session_prepare(struct sw_session *session, const struct sw_plan_requ
         .overlap = config->run.overlap,
         .spill = spills ? &session->tiers.spill : NULL,
     };
-    code = sw_engine_open(&session->engine, &engine, err);
+    sw_code code = sw_engine_open(&session->engine, &engine, err);
     if (code != SW_OK)
         return code;
     struct sw_transfer transfer = sw_session_transfer(

@@ -27,6 +27,10 @@ struct sw_session {
     struct sw_engine *engine;
 };
 
+/* What the back end does not do, whatever the model: SW_E_USAGE. sw_session_open() asks it first.
+ */
+sw_code sw_session_check(const struct sw_config *config, const struct sw_device_ops *device,
+                         struct sw_err *err) SW_WARN_UNUSED;
 /* Read and check the model directory and the tokenizer, start the workers. Loads no weights. */
 sw_code sw_session_open(struct sw_session *session, const struct sw_config *config,
                         const struct sw_device_ops *device, const char *model_path,
@@ -36,7 +40,12 @@ void sw_session_close(struct sw_session *session);
 /* A request as configuration and machine say; the caller fills in rows and lengths. */
 sw_code sw_session_request(struct sw_session *session, enum sw_purpose purpose,
                            struct sw_plan_request *out, struct sw_err *err) SW_WARN_UNUSED;
-/* Plan, allocate, load weights. The engine is not started, so that states can follow. */
+/* Plan; allocates nothing of the size of the model. */
+sw_code sw_session_plan(struct sw_session *session, const struct sw_plan_request *request,
+                        struct sw_err *err) SW_WARN_UNUSED;
+/* Allocate as planned and load weights. The engine is not started, so that states can follow. */
+sw_code sw_session_load(struct sw_session *session, struct sw_err *err) SW_WARN_UNUSED;
+/* Both. */
 sw_code sw_session_prepare(struct sw_session *session, const struct sw_plan_request *request,
                            struct sw_err *err) SW_WARN_UNUSED;
 

@@ -1,0 +1,85 @@
+#include "train/preflight.h"
+
+#include "base/file.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+sw_code sw_preflight_rows(const struct sw_config *config, const char *key, const char *path,
+                          struct sw_err *err)
+{
+    sw_code code = sw_config_require(config, key, err);
+    if (code != SW_OK)
+        return code;
+    if (!sw_file_exists(path))
+        (void)SW_FAIL(err, SW_E_USAGE, "%s: there is no file %s", key, path);
+    else if (sw_file_is_directory(path))
+        (void)SW_FAIL(err, SW_E_USAGE, "%s: %s is a directory, not a file of rows", key, path);
+    else if (access(path, R_OK) != 0)
+        (void)SW_FAIL_OS(err, SW_E_USAGE, errno, "%s: cannot read %s", key, path);
+    else
+        return SW_OK;
+    return sw_config_locate(config, err);
+}
+
+/* A trace may go into output.dir, which is not there yet. */
+static sw_code check_trace(const struct sw_config *config, const char *trace, struct sw_err *err)
+{
+    sw_code code = SW_OK;
+    char *path = sw_path_resolve(trace), *output = sw_path_resolve(config->output.dir);
+    char *parent = sw_path_parent(trace);
+    if (parent == NULL)
+        code = SW_FAIL(err, SW_E_MEMORY, "no memory for a path");
+    else if (sw_file_is_directory(trace))
+        code = SW_FAIL(err, SW_E_USAGE, "--trace: %s is a directory, not a file", trace);
+    else if (sw_file_is_directory(parent) && access(parent, W_OK | X_OK) != 0)
+        code = SW_FAIL_OS(err, SW_E_USAGE, errno, "--trace: cannot write to the folder %s", parent);
+    else if (!sw_file_is_directory(parent)) {
+        char *above = path != NULL ? sw_path_parent(path) : NULL;
+        if (above == NULL || output == NULL || strcmp(above, output) != 0)
+            code =
+                SW_FAIL(err, SW_E_USAGE, "--trace: there is no folder %s to write it to", parent);
+        free(above);
+    }
+    free(parent);
+    free(output);
+    free(path);
+    return code;
+}
+
+/* The run directory is written, the model's is only read: one must not be in the other. */
+static sw_code check_output(const struct sw_config *config, struct sw_err *err)
+{
+    sw_code code = SW_OK;
+    char *model = sw_path_resolve(config->model.path),
+         *output = sw_path_resolve(config->output.dir);
+    if (model != NULL && output != NULL && sw_path_is_within(output, model)) {
+        (void)SW_FAIL(err, SW_E_USAGE,
+                      "output.dir: %s is %s the model directory %s (model.path); choose another",
+                      config->output.dir, strcmp(output, model) == 0 ? "" : "inside",
+                      config->model.path);
+        code = sw_config_locate(config, err);
+    }
+    free(model);
+    free(output);
+    return code;
+}
+
+sw_code sw_preflight_train(const struct sw_config *config, const char *trace, struct sw_err *err)
+{
+    static const char *const needed[] = {"model.path", "data.train", "output.dir"};
+    sw_code code = SW_OK;
+    for (size_t i = 0; i < sizeof needed / sizeof *needed && code == SW_OK; i++)
+        code = sw_config_require(config, needed[i], err);
+    if (code == SW_OK)
+        code = sw_preflight_rows(config, "data.train", config->data.train, err);
+    if (code == SW_OK && config->data.eval[0] != '\0')
+        code = sw_preflight_rows(config, "data.eval", config->data.eval, err);
+    if (code == SW_OK)
+        code = check_output(config, err);
+    if (code == SW_OK && trace != NULL)
+        code = check_trace(config, trace, err);
+    return code;
+}

@@ -1,0 +1,189 @@
+/* What a person meets around a run, by the command line: what is refused and when, what is left
+ * behind, going on. On a model of a few thousand parameters that the test makes itself. */
+#include "tests/command.h"
+
+#include "data/tokenizer.h"
+
+struct world {
+    char *at; /* a scratch directory: model, rows.jsonl, eval.jsonl, job.yaml */
+};
+
+static const char CONFIG[] =
+    "{\"model_type\": \"t5\", \"d_model\": 16, \"d_kv\": 4, \"d_ff\": 32, \"num_layers\": 1,"
+    " \"num_decoder_layers\": 1, \"num_heads\": 2, \"vocab_size\": 128,"
+    " \"relative_attention_num_buckets\": 8, \"feed_forward_proj\": \"relu\","
+    " \"decoder_start_token_id\": 0, \"pad_token_id\": 0, \"eos_token_id\": 1,"
+    " \"dropout_rate\": 0.1, \"is_encoder_decoder\": true, \"tie_word_embeddings\": true}\n";
+
+enum { ROWS = 24 };
+
+static char *in(const struct world *world, const char *name)
+{
+    char *path = sw_path_join(world->at, name);
+    assert_non_null(path);
+    return path;
+}
+
+static bool has(const struct world *world, const char *name)
+{
+    char *path = in(world, name);
+    bool exists = sw_file_exists(path);
+    free(path);
+    return exists;
+}
+
+static void put(const struct world *world, const char *name, const char *text)
+{
+    struct sw_err err;
+    char *path = in(world, name);
+    sw_err_init(&err);
+    assert_ok(sw_file_write_atomic(path, text, (int64_t)strlen(text), &err), &err);
+    free(path);
+}
+
+/* A command; "@" is the scratch directory. */
+static void expect(const struct world *world, const char *line, int status, const char *part)
+{
+    struct sw_test_output output = sw_test_expect(world->at, line, status, part);
+    sw_test_output_free(&output);
+}
+
+static bool next_text(void *context, const char **text, int64_t *bytes)
+{
+    static const char *const texts[] = {"a b c", "a a a", "b c a", "x y z"};
+    int *at = context;
+    if (*at == 200)
+        return false;
+    *text = texts[(*at)++ % 4];
+    *bytes = 5;
+    return true;
+}
+
+static void make_model(const struct world *world)
+{
+    struct sw_err err;
+    int at = 0;
+    char *spiece = in(world, "spiece.model");
+    sw_err_init(&err);
+    struct sw_tokenizer_training training = {
+        .next = next_text, .context = &at, .pieces = 12, .character_coverage = 1};
+    assert_ok(sw_tokenizer_train(&training, spiece, &err), &err);
+    free(spiece);
+    put(world, "config.json", CONFIG);
+    expect(world, "init --config @/config.json --tokenizer @/spiece.model --out @/model", 0,
+           "parameters");
+}
+
+static void make_job(const struct world *world)
+{
+    char text[8192];
+    size_t used = 0;
+    for (int i = 0; i < ROWS; i++)
+        used += (size_t)snprintf(text + used, sizeof text - used,
+                                 "{\"source\": \"a %s %s\", \"target\": \"%s\"}\n",
+                                 i % 2 ? "b" : "c", i % 3 ? "x" : "y z", i % 2 ? "b a" : "c");
+    put(world, "rows.jsonl", text);
+    text[used / 2] = '\0';
+    *(strrchr(text, '\n') + 1) = '\0';
+    put(world, "eval.jsonl", text);
+    snprintf(text, sizeof text,
+             "model: {path: \"%s/model\"}\n"
+             "data: {train: \"%s/rows.jsonl\", max_source_length: 12, max_target_length: 6}\n"
+             "train: {steps: 4, global_batch: 4}\n"
+             "devices: {kind: cpu}\n"
+             "output: {dir: \"%s/run\"}\n",
+             world->at, world->at, world->at);
+    put(world, "job.yaml", text);
+}
+
+static int setup(void **state)
+{
+    struct world *world = calloc(1, sizeof *world);
+    assert_non_null(world);
+    world->at = sw_test_scratch();
+    make_model(world);
+    make_job(world);
+    *state = world;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    struct world *world = *state;
+    sw_test_scratch_remove(world->at);
+    free(world);
+    return 0;
+}
+
+/* ---- refusals ---- */
+
+/* Each names what is wrong, before a row is tokenized, and leaves no output.dir behind. */
+static void settings_are_refused_before_anything_is_done(void **state)
+{
+    const struct world *world = *state;
+    static const struct {
+        const char *set;
+        int status;
+        const char *part;
+    } cases[] = {
+        {"--set optimizer.where=stream", 2, "optimizer.where: on the cpu"},
+        {"--set optimizer.where=device", 2, "optimizer.where: on the cpu"},
+        {"--set precision.compute=fp16", 2, "precision.compute"},
+        {"--set data.train=@/none.jsonl", 2, "data.train: there is no file"},
+        {"--set data.eval=@/none.jsonl", 2, "data.eval: there is no file"},
+        {"--set data.eval=@/model", 2, "data.eval: "},
+        {"--trace @/none/trace.json", 2, "--trace: there is no folder"},
+        {"--trace @/model", 2, "is a directory"},
+        {"--set model.path=@/none", 2, "no model directory"},
+        {"--set output.dir=@/rows.jsonl/run", 2, "output.dir"},
+        {"--set output.dir=@/model", 2, "output.dir: "},
+        {"--set output.dir=@/model/../model/a/b", 2, "inside the model directory"},
+        {"--set train.freeze=nothing.like.it", 2, "train.freeze"},
+        {"--set optimizer.relative_step=true", 2, "optimizer.relative_step"},
+        {"--set optimizer.warmup_steps=9 --set optimizer.schedule=linear", 2, "warmup_steps"},
+        {"--set offload.nvme=@/none", 2, "offload.nvme"},
+        {"--set devices.memory=64KiB", 3, "device"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char line[512];
+        snprintf(line, sizeof line, "train @/job.yaml %s", cases[i].set);
+        struct sw_test_output output =
+            sw_test_expect(world->at, line, cases[i].status, cases[i].part);
+        if (strstr(output.log, "rows,") != NULL)
+            fail_msg("%s: rows were read first: %s", cases[i].set, output.log);
+        sw_test_output_free(&output);
+        assert_false(has(world, "run"));
+        assert_false(has(world, "model/a"));
+    }
+}
+
+/* What only the rows tell is refused without leaving an output.dir, too. */
+static void bad_rows_leave_no_output(void **state)
+{
+    const struct world *world = *state;
+    put(world, "bad.jsonl", "{\"source\": \"a\"}\n");
+    expect(world, "train @/job.yaml --set data.train=@/bad.jsonl", 1, "bad.jsonl");
+    expect(world, "train @/job.yaml --resume auto --set data.train=@/bad.jsonl", 1, "bad.jsonl");
+    assert_false(has(world, "run"));
+    expect(world, "eval @/job.yaml --model @/model", 2, "data.eval is not set");
+    expect(world, "eval @/job.yaml --model @/model --set data.eval=@/no.jsonl", 2, "data.eval: ");
+}
+
+/* A trace may go into the output.dir that the run makes. */
+static void a_trace_goes_into_the_run_directory(void **state)
+{
+    const struct world *world = *state;
+    expect(world, "train @/job.yaml --set output.dir=@/traced --trace @/traced/trace.json", 0,
+           "step 4/4");
+    assert_true(has(world, "traced/trace.json"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(settings_are_refused_before_anything_is_done),
+        cmocka_unit_test(bad_rows_leave_no_output),
+        cmocka_unit_test(a_trace_goes_into_the_run_directory),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}

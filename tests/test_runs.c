@@ -201,8 +201,9 @@ static bool moved_by_drives(const char *directory)
     int64_t count, steps = 0;
     struct sw_json **lines = read_lines(path, &count);
     for (int64_t i = 0; i < count; i++)
-        steps +=
-            number(lines[i], "nvme_read_bytes") > 0 && number(lines[i], "nvme_written_bytes") > 0;
+        steps += sw_json_get(lines[i], "nvme_read_bytes") != NULL &&
+                 number(lines[i], "nvme_read_bytes") > 0 &&
+                 number(lines[i], "nvme_written_bytes") > 0;
     free_lines(lines, count);
     free(path);
     return steps == count;

@@ -246,7 +246,7 @@ static void test_clashes(void **state)
          "train.global_batch"},
         {"train: {global_batch: 1}\nparallel: {data: 2}", "parallel.data", "train.global_batch"},
         {"output: {eval_every: 5}", "output.eval_every", "data.eval"},
-        {"precision: {compute: bf16}\ndevices: {kind: cpu}", "precision.compute", "devices.kind"},
+        {"precision: {compute: fp16}", "precision.compute", "bf16 or fp32"},
         {"optimizer: {where: device}\noffload: {optimizer: host}", "optimizer.where",
          "offload.optimizer"},
         {"optimizer: {where: host}\noffload: {optimizer: device}", "optimizer.where",

@@ -2,7 +2,10 @@
  * behind, going on. On a model of a few thousand parameters that the test makes itself. */
 #include "tests/command.h"
 
+#include "base/json.h"
 #include "data/tokenizer.h"
+
+#include <math.h>
 
 struct world {
     char *at; /* a scratch directory: model, rows.jsonl, eval.jsonl, job.yaml */
@@ -39,6 +42,28 @@ static void put(const struct world *world, const char *name, const char *text)
     sw_err_init(&err);
     assert_ok(sw_file_write_atomic(path, text, (int64_t)strlen(text), &err), &err);
     free(path);
+}
+
+/* Number `key` of line `line` (from 0) of a JSONL file. */
+static double field(const struct world *world, const char *name, int line, const char *key)
+{
+    struct sw_err err;
+    struct sw_json *json;
+    double value = 0;
+    char *path = in(world, name), *text = sw_test_slurp(path), *at = text;
+    sw_err_init(&err);
+    for (; line > 0; line--) {
+        at = strchr(at, '\n');
+        assert_non_null(at);
+        at++;
+    }
+    assert_ok(sw_json_parse(at, (int64_t)strcspn(at, "\n"), path, &json, &err), &err);
+    if (!sw_json_to_double(sw_json_get(json, key), &value))
+        fail_msg("%s has no number %s: %s", path, key, at);
+    sw_json_free(json);
+    free(text);
+    free(path);
+    return value;
 }
 
 /* A command; "@" is the scratch directory. */
@@ -178,11 +203,32 @@ static void a_trace_goes_into_the_run_directory(void **state)
     assert_true(has(world, "traced/trace.json"));
 }
 
+/* The cpu computes in bf16 as well, whether it was asked for by name or taken: about the loss of
+ * fp32, whose 8 bits are off by 2^-9 at each of some 20 roundings on the way. */
+static void bf16_is_taken_on_the_cpu(void **state)
+{
+    const struct world *world = *state;
+    expect(world, "train @/job.yaml --set output.dir=@/single", 0, "fp32 on cpu");
+    expect(world, "train @/job.yaml --set output.dir=@/half --set precision.compute=bf16", 0,
+           "bf16 on cpu");
+    expect(world,
+           "train @/job.yaml --set output.dir=@/auto --set precision.compute=bf16 "
+           "--set devices.kind=auto",
+           0, "bf16 on");
+    for (int i = 0; i < 4; i++) {
+        double single = field(world, "single/metrics.jsonl", i, "loss");
+        double half = field(world, "half/metrics.jsonl", i, "loss");
+        assert_true(fabs(single - half) < 20.0 / 512 * single);
+        assert_true(single > half || single < half);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(settings_are_refused_before_anything_is_done),
         cmocka_unit_test(bad_rows_leave_no_output),
+        cmocka_unit_test(bf16_is_taken_on_the_cpu),
         cmocka_unit_test(a_trace_goes_into_the_run_directory),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

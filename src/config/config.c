@@ -173,10 +173,6 @@ static sw_code check_numbers(const struct sw_config *c, struct sw_err *err)
     if (c->precision.compute == SW_CFG_FP16)
         return SW_FAIL(err, SW_E_USAGE,
                        "precision.compute: fp16 is not supported; use bf16 or fp32");
-    if (c->precision.compute == SW_CFG_BF16 && c->devices.kind == SW_CFG_CPU)
-        return SW_FAIL(
-            err, SW_E_USAGE,
-            "precision.compute: bf16 needs devices.kind: cuda; the cpu computes in fp32");
     if (c->optimizer.where == SW_CFG_WHERE_DEVICE && elsewhere)
         return SW_FAIL(err, SW_E_USAGE,
                        "optimizer.where: device steps what lives there, offload.optimizer is not "

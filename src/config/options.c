@@ -80,7 +80,9 @@ const struct sw_option sw_options[] = {
      0, "where units are stepped"},
 
     {"precision.compute", SW_OPTION_CHOICE, AT(precision.compute), "auto", FLOATS, 0, 0,
-     "type of weights and activations in blocks; auto: bf16 on cuda, fp32 on cpu"},
+     "type of weights and activations in blocks; auto: bf16 on cuda, fp32 on cpu (which computes "
+     "in "
+     "bf16 correctly, not fast)"},
     {"precision.moments", SW_OPTION_CHOICE, AT(precision.moments), "fp32",
      "auto fp32|float32 bf16|bfloat16", 0, 0,
      "type of AdamW's moments; bf16 with stochastic rounding"},

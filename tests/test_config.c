@@ -2,6 +2,7 @@
 
 #include "base/text.h"
 #include "config/config.h"
+#include "optim/optim.h"
 
 static sw_code parse(struct sw_config *config, const char *text, struct sw_err *err)
 {
@@ -324,6 +325,35 @@ static void test_dump_reads_back(void **state)
     sw_config_deinit(&again);
 }
 
+/* Adafactor has defaults of its own, which are those that the optimizer has by itself. */
+static void test_settled_defaults(void **state)
+{
+    (void)state;
+    static const enum sw_optim_name names[] = {SW_OPTIM_ADAMW, SW_OPTIM_ADAFACTOR};
+    for (int i = 0; i < 2; i++) {
+        struct sw_err err = {0};
+        struct sw_config c = {0};
+        struct sw_optim_settings settings;
+        struct sw_text dump = {0};
+        char text[64];
+        snprintf(text, sizeof text, "optimizer: {name: %s}", sw_optim_name_text(names[i]));
+        assert_ok(parse(&c, text, &err), &err);
+        assert_ok(sw_config_settle(&c, &err), &err);
+        sw_optim_settings_init(&settings, names[i]);
+        assert_true(c.optimizer.lr >= settings.lr && c.optimizer.lr <= settings.lr);
+        assert_true(c.optimizer.max_grad_norm >= settings.max_grad_norm &&
+                    c.optimizer.max_grad_norm <= settings.max_grad_norm);
+        assert_false(sw_config_given(&c, "optimizer.lr"));
+        sw_config_dump(&c, &dump);
+        assert_non_null(strstr(dump.bytes, i == 0 ? "# lr: 0.0001\n" : "# lr: 0.001\n"));
+        assert_ok(sw_config_set(&c, "optimizer.lr=5e-3", &err), &err);
+        assert_ok(sw_config_settle(&c, &err), &err);
+        assert_true(c.optimizer.lr > 4e-3);
+        free(dump.bytes);
+        sw_config_deinit(&c);
+    }
+}
+
 /* docs/CONFIG.md has the tables that the program makes. */
 static void test_docs(void **state)
 {
@@ -363,6 +393,7 @@ int main(void)
         cmocka_unit_test(test_clashes),
         cmocka_unit_test(test_locate),
         cmocka_unit_test(test_dump_reads_back),
+        cmocka_unit_test(test_settled_defaults),
         cmocka_unit_test(test_docs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -86,6 +86,8 @@ sw_code sw_cli_config(const struct sw_cli_args *args, const char *path, struct s
     for (int64_t i = 0; i < args->set_count && code == SW_OK; i++)
         code = sw_config_set(out, args->sets[i], err);
     if (code == SW_OK)
+        code = sw_config_settle(out, err);
+    if (code == SW_OK)
         code = sw_config_check(out, err);
     if (code != SW_OK)
         sw_config_deinit(out);

@@ -48,6 +48,22 @@ sw_code sw_config_init(struct sw_config *config, struct sw_err *err)
     return code;
 }
 
+sw_code sw_config_settle(struct sw_config *config, struct sw_err *err)
+{
+    sw_code code = SW_OK;
+    for (int i = 0; i < sw_option_default_count && code == SW_OK; i++) {
+        const struct sw_option_default *other = &sw_option_defaults[i];
+        int index = sw_config_find(other->key);
+        char assignment[256];
+        if (config->given[index] || !sw_option_is(config, other->when_key, other->when_value))
+            continue;
+        snprintf(assignment, sizeof assignment, "%s=%s", other->key, other->initial);
+        code = sw_config_set(config, assignment, err);
+        config->given[index] = false;
+    }
+    return code;
+}
+
 /* How far a mistyped key is from a valid one: as a whole, or by its last part alone when that is
  * closer (the right name in the wrong section). */
 static int key_distance(const char *key, const char *valid)
@@ -259,10 +275,15 @@ void sw_config_dump(const struct sw_config *config, struct sw_text *out)
     }
 }
 
-static const char *initial_text(int index)
+/* "1e-4 (adafactor: 1e-3)" */
+static void add_initial(struct sw_text *out, int index)
 {
     const char *initial = sw_options[index].initial;
-    return initial != NULL && initial[0] != '\0' ? initial : "none";
+    sw_text_add(out, "%s", initial != NULL && initial[0] != '\0' ? initial : "none");
+    for (int i = 0; i < sw_option_default_count; i++)
+        if (strcmp(sw_option_defaults[i].key, sw_options[index].key) == 0)
+            sw_text_add(out, " (%s: %s)", sw_option_defaults[i].when_value,
+                        sw_option_defaults[i].initial);
 }
 
 void sw_config_help(struct sw_text *out)
@@ -274,7 +295,9 @@ void sw_config_help(struct sw_text *out)
             sw_text_add(out, "\n");
         sw_text_add(out, "%-26s %s\n%-26s   ", sw_options[i].key, sw_options[i].help, "");
         sw_option_describe(&sw_options[i], out);
-        sw_text_add(out, "; default: %s\n", initial_text(i));
+        sw_text_add(out, "; default: ");
+        add_initial(out, i);
+        sw_text_add(out, "\n");
     }
 }
 
@@ -288,7 +311,9 @@ void sw_config_help_markdown(struct sw_text *out)
                         (int)begins_section(i), key);
         sw_text_add(out, "| `%s` | ", key);
         sw_option_describe(&sw_options[i], out);
-        sw_text_add(out, " | %s | %s |\n", initial_text(i), sw_options[i].help);
+        sw_text_add(out, " | ");
+        add_initial(out, i);
+        sw_text_add(out, " | %s |\n", sw_options[i].help);
     }
 }
 

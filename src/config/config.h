@@ -125,6 +125,8 @@ sw_code sw_config_parse(struct sw_config *config, const char *text, int64_t byte
 /* "key=value"; a list is written [a, b]. */
 sw_code sw_config_set(struct sw_config *config, const char *assignment,
                       struct sw_err *err) SW_WARN_UNUSED;
+/* After the last setting: defaults that follow from other keys take their place. */
+sw_code sw_config_settle(struct sw_config *config, struct sw_err *err) SW_WARN_UNUSED;
 /* What clashes whatever the model is. */
 sw_code sw_config_check(const struct sw_config *config, struct sw_err *err) SW_WARN_UNUSED;
 /* SW_E_USAGE, with an example, unless the key was set. */

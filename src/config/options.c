@@ -56,8 +56,7 @@ const struct sw_option sw_options[] = {
 
     {"optimizer.name", SW_OPTION_CHOICE, AT(optimizer.name), "adamw", "adamw adafactor", 0, 0,
      "the optimizer"},
-    {"optimizer.lr", SW_OPTION_REAL, AT(optimizer.lr), "1e-4", NULL, 0, 1e6,
-     "peak learning rate (Adafactor: 1e-3 unless given)"},
+    {"optimizer.lr", SW_OPTION_REAL, AT(optimizer.lr), "1e-4", NULL, 0, 1e6, "peak learning rate"},
     {"optimizer.betas", SW_OPTION_PAIR, AT(optimizer.betas), "[0.9, 0.999]", NULL, 0, 1,
      "AdamW's decay of first and second moment"},
     {"optimizer.eps", SW_OPTION_REAL, AT(optimizer.eps), "1e-8", NULL, 0, 1,
@@ -156,6 +155,12 @@ const struct sw_option sw_options[] = {
      "lanes work at the same time; false: one op after the other (same result)"},
 };
 
+const struct sw_option_default sw_option_defaults[] = {
+    {"optimizer.lr", "optimizer.name", "adafactor", "1e-3"},
+    {"optimizer.max_grad_norm", "optimizer.name", "adafactor", "0"},
+};
+
+const int sw_option_default_count = (int)(sizeof sw_option_defaults / sizeof *sw_option_defaults);
 const int sw_option_count = (int)(sizeof sw_options / sizeof *sw_options);
 _Static_assert(sizeof sw_options / sizeof *sw_options <= SW_CONFIG_KEYS_MAX,
                "given[] is too small");

@@ -32,6 +32,15 @@ struct sw_option {
 extern const struct sw_option sw_options[];
 extern const int sw_option_count;
 
+/* A default that is another one where the choice `when_key` is `when_value`. */
+struct sw_option_default {
+    const char *key, *when_key, *when_value;
+    const char *initial;
+};
+
+extern const struct sw_option_default sw_option_defaults[];
+extern const int sw_option_default_count;
+
 /* Where a value comes from. */
 struct sw_option_source {
     const char *text; /* for messages: "job.yaml:12" or "--set" */
@@ -46,6 +55,8 @@ sw_code sw_option_assign(struct sw_config *config, int index, const char *const 
                          struct sw_err *err) SW_WARN_UNUSED;
 /* What it takes, in words: "a whole number from 1", "auto, on or off". */
 void sw_option_describe(const struct sw_option *option, struct sw_text *out);
+/* Does the choice `key` stand at `value`? */
+bool sw_option_is(const struct sw_config *config, const char *key, const char *value);
 /* The value as YAML. */
 void sw_option_print(const struct sw_config *config, int index, struct sw_text *out);
 /* Refuse an unknown key, naming the nearest one. */

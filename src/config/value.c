@@ -358,6 +358,13 @@ void sw_option_describe(const struct sw_option *option, struct sw_text *out)
         sw_text_add(out, " to %.9g", option->most);
 }
 
+bool sw_option_is(const struct sw_config *config, const char *key, const char *value)
+{
+    const struct sw_option *option = &sw_options[sw_config_find(key)];
+    const int *choice = member_const(config, option);
+    return *choice == find_choice(option->choices, value);
+}
+
 static void print_choice(const struct sw_option *option, int choice, struct sw_text *out)
 {
     const char *name = option->choices;

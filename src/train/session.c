@@ -131,10 +131,8 @@ sw_code sw_session_optimizer(const struct sw_config *config, int64_t total_steps
     for (size_t i = 0; i < sizeof bits / sizeof *bits; i++)
         if (sw_config_given(config, bits[i].key))
             out->given |= bits[i].bit;
-    if (out->given & SW_OPTIM_GIVEN_LR)
-        out->lr = config->optimizer.lr;
-    if (sw_config_given(config, "optimizer.max_grad_norm"))
-        out->max_grad_norm = config->optimizer.max_grad_norm;
+    out->lr = config->optimizer.lr;
+    out->max_grad_norm = config->optimizer.max_grad_norm;
     /* Adafactor's own defaults are no clash under another name, what a person gave is. */
     if (adafactor || (out->given & SW_OPTIM_GIVEN_SCALE_PARAMETER) != 0)
         out->scale_parameter = config->optimizer.scale_parameter;

@@ -44,6 +44,22 @@ static void put(const struct world *world, const char *name, const char *text)
     free(path);
 }
 
+static char *get(const struct world *world, const char *name)
+{
+    char *path = in(world, name), *text = sw_test_slurp(path);
+    free(path);
+    return text;
+}
+
+static void drop(const struct world *world, const char *name)
+{
+    struct sw_err err;
+    char *path = in(world, name);
+    sw_err_init(&err);
+    assert_ok(sw_directory_remove(path, &err), &err);
+    free(path);
+}
+
 /* Number `key` of line `line` (from 0) of a JSONL file. */
 static double field(const struct world *world, const char *name, int line, const char *key)
 {
@@ -223,12 +239,84 @@ static void bf16_is_taken_on_the_cpu(void **state)
     }
 }
 
+/* ---- going on ---- */
+
+/* --resume auto over a run that is done: nothing happens, whether a checkpoint was kept or not. */
+static void a_finished_run_is_left_alone(void **state)
+{
+    const struct world *world = *state;
+    static const char *const runs[] = {"", " --set output.save_every=2"};
+    for (int i = 0; i < 2; i++) {
+        char line[512];
+        snprintf(line, sizeof line, "train @/job.yaml --set output.dir=@/done%s", runs[i]);
+        expect(world, line, 0, "the model is in");
+        put(world, "done/final/marker", "still here");
+        char *metrics = get(world, "done/metrics.jsonl");
+        expect(world, "train @/job.yaml --resume auto --set output.dir=@/done", 0, "is finished");
+        expect(world, "train @/job.yaml --resume auto --set output.dir=@/done --set train.steps=3",
+               2, "train.steps asks for 3 steps");
+        if (i == 0)
+            expect(world,
+                   "train @/job.yaml --resume auto --set output.dir=@/done --set train.steps=5", 2,
+                   "kept no checkpoint");
+        char *after = get(world, "done/metrics.jsonl");
+        assert_string_equal(metrics, after);
+        assert_true(has(world, "done/final/marker"));
+        free(metrics);
+        free(after);
+        drop(world, "done");
+    }
+    /* Where epochs say how long a run is, its rows do. */
+    expect(world, "train @/job.yaml --set train.steps=0 --set output.dir=@/done", 0, "step 6/6");
+    expect(world, "train @/job.yaml --set train.steps=0 --set output.dir=@/done --resume auto", 0,
+           "is finished");
+    drop(world, "done");
+}
+
+/* Each key that is set otherwise has its line; what was left open stays as it was. */
+static void a_resumed_run_says_what_is_set_otherwise(void **state)
+{
+    const struct world *world = *state;
+    expect(world,
+           "train @/job.yaml --set output.dir=@/first --set output.save_every=2 "
+           "--set train.micro_batch=2",
+           0, "step 4/4");
+    char *text = get(world, "first/checkpoint-4/state.json");
+    assert_non_null(strstr(text, "\"global_batch\": 4"));
+    free(text);
+    struct sw_test_output output = sw_test_expect(
+        world->at,
+        "train @/job.yaml --resume auto --set output.dir=@/first --set train.steps=6 "
+        "--set optimizer.lr=0.01 --set train.global_batch=8 --set train.seed=5 "
+        "--set model.path=elsewhere --set output.keep_last=1",
+        0, "note: optimizer.lr is 0.01 now, the run had 0.0001\n");
+    static const char *const notes[] = {
+        "note: train.global_batch is 8 now, the run had 4\n",
+        "note: train.seed is 5 now, the run had 0\n",
+        "note: train.steps is 6 now, the run had 4\n",
+        "note: train.micro_batch is 0 now, the run had 2\n",
+        "note: model.path is \"elsewhere\" now, the run had ",
+        "micro-batches of 2",
+    };
+    for (size_t i = 0; i < sizeof notes / sizeof *notes; i++)
+        if (strstr(output.log, notes[i]) == NULL)
+            fail_msg("\"%s\" is not in: %s", notes[i], output.log);
+    int count = 0;
+    for (const char *at = output.log; (at = strstr(at, "note: ")) != NULL; at++)
+        count++;
+    assert_int_equal(count, 6);
+    sw_test_output_free(&output);
+    drop(world, "first");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(settings_are_refused_before_anything_is_done),
         cmocka_unit_test(bad_rows_leave_no_output),
         cmocka_unit_test(bf16_is_taken_on_the_cpu),
+        cmocka_unit_test(a_finished_run_is_left_alone),
+        cmocka_unit_test(a_resumed_run_says_what_is_set_otherwise),
         cmocka_unit_test(a_trace_goes_into_the_run_directory),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

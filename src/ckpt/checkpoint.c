@@ -141,14 +141,15 @@ static sw_code save_states(struct saving *saving, const char *path, struct sw_er
 static sw_code save_state(const struct sw_run_state *state, const char *path, struct sw_err *err)
 {
     struct sw_text text = {0};
-    sw_text_add(&text,
-                "{\"format\": %d, \"step\": %lld, \"updates\": %lld, \"nonfinite_steps\": %lld, "
-                "\"micro_batch\": %lld, \"rows\": %lld, \"optimizer\": \"%s\", \"moments\": "
-                "\"%s\"}\n",
-                FORMAT, (long long)state->step, (long long)state->updates,
-                (long long)state->nonfinite_steps, (long long)state->micro_batch,
-                (long long)state->rows, sw_optim_name_text(state->optimizer),
-                sw_dtype_name(state->moments));
+    sw_text_add(
+        &text,
+        "{\"format\": %d, \"step\": %lld, \"updates\": %lld, \"nonfinite_steps\": %lld, "
+        "\"micro_batch\": %lld, \"rows\": %lld, \"global_batch\": %lld, \"compute\": \"%s\", "
+        "\"optimizer\": \"%s\", \"moments\": \"%s\"}\n",
+        FORMAT, (long long)state->step, (long long)state->updates,
+        (long long)state->nonfinite_steps, (long long)state->micro_batch, (long long)state->rows,
+        (long long)state->global_batch, sw_dtype_name(state->compute),
+        sw_optim_name_text(state->optimizer), sw_dtype_name(state->moments));
     sw_code code = sw_text_check(&text, path, err);
     if (code == SW_OK)
         code = sw_file_write_atomic(path, text.bytes, text.used_bytes, err);
@@ -208,6 +209,13 @@ static sw_code parse_state(const struct sw_json *json, const char *path, struct 
     for (size_t i = 0; i < sizeof integers / sizeof *integers; i++)
         if (read_integer(json, integers[i].key, path, integers[i].to, err) != SW_OK)
             return err->code;
+    /* Older checkpoints have neither. */
+    const char *compute = sw_json_to_string(sw_json_get(json, "compute"));
+    if (compute != NULL &&
+        read_integer(json, "global_batch", path, &state.global_batch, err) != SW_OK)
+        return err->code;
+    state.compute =
+        compute != NULL && strcmp(compute, sw_dtype_name(SW_BF16)) == 0 ? SW_BF16 : SW_F32;
     const char *optimizer = sw_json_to_string(sw_json_get(json, "optimizer"));
     const char *moments = sw_json_to_string(sw_json_get(json, "moments"));
     if (format != FORMAT)

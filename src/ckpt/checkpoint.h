@@ -12,6 +12,8 @@ struct sw_run_state {
     int64_t nonfinite_steps; /* of them not applied */
     int64_t micro_batch;     /* rows */
     int64_t rows;            /* of the training data */
+    int64_t global_batch;    /* rows of a step; 0: not recorded (then `compute` is not, either) */
+    enum sw_dtype compute;
     enum sw_optim_name optimizer;
     enum sw_dtype moments;
 };

@@ -100,6 +100,11 @@ sw_code sw_option_unknown(const char *key, const char *where, struct sw_err *err
                    where, key, sw_options[best].key);
 }
 
+void sw_config_print(const struct sw_config *config, int index, struct sw_text *out)
+{
+    sw_option_print(config, index, out);
+}
+
 static bool is_set(const struct sw_config *config, int index)
 {
     const struct sw_option *option = &sw_options[index];

@@ -143,6 +143,8 @@ sw_code sw_config_locate(const struct sw_config *config, struct sw_err *err);
 /* All keys and their values as YAML, which reads back as the same configuration: what was not set
  * stands there as a comment. */
 void sw_config_dump(const struct sw_config *config, struct sw_text *out);
+/* The value of one key, by position, as YAML. */
+void sw_config_print(const struct sw_config *config, int index, struct sw_text *out);
 /* Every key with type, default and help, for the terminal. */
 void sw_config_help(struct sw_text *out);
 /* The same as the tables of docs/CONFIG.md. */

@@ -1,42 +1,11 @@
 #include "train/run.h"
 
 #include "base/file.h"
-#include "base/mem.h"
 #include "ckpt/export.h"
 #include "train/evaluate.h"
 #include "train/preflight.h"
 
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-
-static sw_code find_resume(struct sw_run *run, struct sw_err *err)
-{
-    const char *resume = run->options->resume;
-    if (resume == NULL)
-        return SW_OK;
-    if (strcmp(resume, "auto") != 0) {
-        run->resumed = sw_strdup(resume);
-    } else {
-        int64_t newest = sw_run_dir_newest(run->directory);
-        if (newest < 0) { /* a fresh start: what a script that always resumes wants */
-            fprintf(stderr, "%s has no checkpoint yet: starting at step 1\n",
-                    run->config->output.dir);
-            return SW_OK;
-        }
-        run->resumed = sw_run_dir_checkpoint(run->directory, newest);
-    }
-    if (run->resumed == NULL)
-        return SW_FAIL(err, SW_E_MEMORY, "no memory for a path");
-    sw_code code = sw_checkpoint_read(run->resumed, &run->state, err);
-    if (code == SW_OK && sw_run_dir_newest(run->directory) > run->state.step)
-        code = SW_FAIL(err, SW_E_USAGE,
-                       "%s is of step %lld, but output.dir %s has a checkpoint of step %lld: two "
-                       "histories would mix; remove the newer ones, or choose another output.dir",
-                       run->resumed, (long long)run->state.step, run->config->output.dir,
-                       (long long)sw_run_dir_newest(run->directory));
-    return code;
-}
 
 static sw_code load_rows(struct sw_run *run, struct sw_err *err)
 {
@@ -47,9 +16,8 @@ static sw_code load_rows(struct sw_run *run, struct sw_err *err)
     if (code != SW_OK)
         return code;
     int64_t rows = sw_dataset_rows(run->rows);
-    run->steps = config->train.steps > 0
-                     ? config->train.steps
-                     : sw_batcher_steps(rows, config->train.epochs, config->train.global_batch);
+    if (config->train.steps == 0)
+        run->steps = sw_batcher_steps(rows, config->train.epochs, config->train.global_batch);
     if (run->steps <= 0)
         return SW_FAIL(err, SW_E_USAGE, "train.epochs: %lld epochs of %lld rows are too many",
                        (long long)config->train.epochs, (long long)rows);
@@ -85,8 +53,13 @@ static sw_code plan_run(struct sw_run *run, struct sw_err *err)
                 "these, or start a new run from its weights",
                 run->resumed, sw_optim_name_text(run->state.optimizer),
                 sw_dtype_name(run->state.moments));
+        /* What results depend on and was left open stays as it was. */
         if (request.micro_batch == 0)
-            request.micro_batch = run->state.micro_batch;
+            request.micro_batch = run->state.micro_batch < request.global_batch
+                                      ? run->state.micro_batch
+                                      : request.global_batch;
+        if (run->config->precision.compute == SW_CFG_DTYPE_AUTO && run->state.global_batch > 0)
+            request.compute = run->state.compute;
     }
     return sw_session_plan(session, &request, err);
 }
@@ -104,6 +77,8 @@ static sw_code load_engine(struct sw_run *run, struct sw_err *err)
         sw_engine_set_updates(session->engine, run->state.updates);
     }
     run->state.micro_batch = session->plan->bounds.rows;
+    run->state.global_batch = run->config->train.global_batch;
+    run->state.compute = session->plan->request.compute;
     run->state.optimizer = session->optim.name;
     run->state.moments = session->optim.moments;
     return code;
@@ -192,6 +167,7 @@ sw_code sw_run_begin(struct sw_run *run, struct sw_err *err)
     const struct sw_config *config = run->config;
     const struct sw_device_ops *device = run->options->device;
     struct sw_optim_settings optim;
+    run->steps = config->train.steps;
     sw_code code = sw_preflight_train(config, run->options->trace, err);
     if (code == SW_OK)
         code = sw_session_check(config, device, err);
@@ -201,15 +177,23 @@ sw_code sw_run_begin(struct sw_run *run, struct sw_err *err)
         code =
             sw_run_dir_open(&run->directory, config->output.dir, run->options->resume != NULL, err);
     if (code == SW_OK)
-        code = find_resume(run, err);
-    if (code == SW_OK)
-        code = sw_session_open(&run->session, config, device,
-                               run->resumed != NULL ? run->resumed : config->model.path, err);
+        code = sw_run_find_checkpoint(run, err);
+    if (code == SW_OK && config->train.steps > 0 && run->options->resume != NULL)
+        code = sw_run_check_left(run, err);
+    if (code == SW_OK && !run->finished && run->resumed != NULL)
+        code = sw_run_note_changes(run, err);
+    if (code != SW_OK || run->finished)
+        return code;
+    code = sw_session_open(&run->session, config, device,
+                           run->resumed != NULL ? run->resumed : config->model.path, err);
     if (code == SW_OK)
         code = plan_run(run, err);
     if (code == SW_OK)
         code = load_rows(run, err);
-    if (code == SW_OK)
-        code = load_engine(run, err);
+    if (code == SW_OK && run->options->resume != NULL)
+        code = sw_run_check_left(run, err);
+    if (code != SW_OK || run->finished)
+        return code;
+    code = load_engine(run, err);
     return code == SW_OK ? write_and_start(run, err) : code;
 }

@@ -189,9 +189,9 @@ sw_code sw_train(const struct sw_train_options *options, struct sw_err *err)
 {
     struct sw_run run = {.options = options, .config = options->config};
     sw_code code = sw_run_begin(&run, err);
-    if (code == SW_OK)
+    if (code == SW_OK && !run.finished)
         code = loop(&run, err);
-    if (code == SW_OK)
+    if (code == SW_OK && !run.finished)
         code = finish(&run, err);
     if (run.session.engine != NULL && options->trace != NULL &&
         (code == SW_OK || code == SW_E_STOPPED)) {

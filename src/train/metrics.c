@@ -16,12 +16,15 @@ struct sw_metrics {
     int descriptor;
     char *path;
     int64_t bytes;
+    int64_t last_step; /* of the lines kept when it was opened; 0: none */
 };
 
-/* Bytes of the leading lines that are whole and belong to steps up to `keep_steps`. */
-static int64_t kept_bytes(const char *text, int64_t bytes, int64_t keep_steps)
+/* Bytes of the leading lines that are whole and belong to steps up to `keep_steps`; *last is the
+ * last of these steps, or 0. */
+static int64_t kept_bytes(const char *text, int64_t bytes, int64_t keep_steps, int64_t *last)
 {
     int64_t kept = 0;
+    *last = 0;
     while (kept < bytes) {
         const char *end = memchr(text + kept, '\n', (size_t)(bytes - kept));
         struct sw_json *json = NULL;
@@ -35,8 +38,31 @@ static int64_t kept_bytes(const char *text, int64_t bytes, int64_t keep_steps)
         if (!read || step > keep_steps)
             break;
         kept = end - text + 1;
+        *last = step;
     }
     return kept;
+}
+
+/* The same of a file, which need not be there. */
+static sw_code read_lines(const char *path, int64_t keep_steps, int64_t *kept, int64_t *last,
+                          struct sw_err *err)
+{
+    char *text = NULL;
+    int64_t bytes = 0;
+    *kept = *last = 0;
+    if (!sw_file_exists(path))
+        return SW_OK;
+    sw_code code = sw_file_read(path, MAX_BYTES, &text, &bytes, err);
+    if (code == SW_OK)
+        *kept = kept_bytes(text, bytes, keep_steps, last);
+    free(text);
+    return code;
+}
+
+sw_code sw_metrics_last_step(const char *path, int64_t *out, struct sw_err *err)
+{
+    int64_t kept;
+    return read_lines(path, INT64_MAX, &kept, out, err);
 }
 
 sw_code sw_metrics_open(struct sw_metrics **out, const char *path, int64_t keep_steps,
@@ -48,14 +74,8 @@ sw_code sw_metrics_open(struct sw_metrics **out, const char *path, int64_t keep_
         return SW_FAIL(err, SW_E_MEMORY, "no memory for metrics");
     }
     sw_code code = SW_OK;
-    if (keep_steps > 0 && sw_file_exists(path)) {
-        char *text = NULL;
-        int64_t bytes = 0;
-        code = sw_file_read(path, MAX_BYTES, &text, &bytes, err);
-        if (code == SW_OK)
-            metrics->bytes = kept_bytes(text, bytes, keep_steps);
-        free(text);
-    }
+    if (keep_steps > 0)
+        code = read_lines(path, keep_steps, &metrics->bytes, &metrics->last_step, err);
     metrics->descriptor = -1;
     if (code == SW_OK) {
         metrics->descriptor = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);

@@ -11,6 +11,8 @@ struct sw_metrics;
  * dropped; 0: all of them. */
 sw_code sw_metrics_open(struct sw_metrics **out, const char *path, int64_t keep_steps,
                         struct sw_err *err) SW_WARN_UNUSED;
+/* Step of the last whole line of the file; 0 when there is none, or no file. */
+sw_code sw_metrics_last_step(const char *path, int64_t *out, struct sw_err *err) SW_WARN_UNUSED;
 /* NULL is fine. */
 void sw_metrics_close(struct sw_metrics *metrics);
 

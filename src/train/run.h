@@ -20,6 +20,8 @@ struct sw_run {
     struct sw_batcher *batcher;
     struct sw_metrics *metrics;
     int64_t steps, nonfinite_in_a_row;
+    int64_t ended_after; /* --resume auto over a run that ended and kept no checkpoint: its steps */
+    bool finished;       /* there is nothing to do */
     double begin_seconds;    /* of the loop */
     int64_t first_step_done; /* steps done before this process */
 };
@@ -27,5 +29,15 @@ struct sw_run {
 /* From the options to an engine that has started. Settings, paths and what does not fit are refused
  * before rows are read, everything before output.dir is made. */
 sw_code sw_run_begin(struct sw_run *run, struct sw_err *err) SW_WARN_UNUSED;
+
+/* ---- resume.c: for begin.c ---- */
+
+/* By options->resume: run->resumed and run->state; or run->ended_after; or a fresh start. */
+sw_code sw_run_find_checkpoint(struct sw_run *run, struct sw_err *err) SW_WARN_UNUSED;
+/* Once run->steps is known: run->finished. SW_E_USAGE when more is done than is asked for, or what
+ * is left cannot be done. */
+sw_code sw_run_check_left(struct sw_run *run, struct sw_err *err) SW_WARN_UNUSED;
+/* A line for every key that is set otherwise than the run directory of run->resumed recorded. */
+sw_code sw_run_note_changes(const struct sw_run *run, struct sw_err *err) SW_WARN_UNUSED;
 
 #endif

@@ -382,7 +382,7 @@ static void a_broken_weight_is_not_hidden(void **state)
         run(world, 0, NULL,
             "init --config %s/v11.json --tokenizer %s/spiece.model --out %s/broken%d", directory,
             directory, directory, i);
-        char name[16];
+        char name[32];
         snprintf(name, sizeof name, "broken%d", i);
         model = at(directory, name);
         break_weight(model, weights[i][0]);

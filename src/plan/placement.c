@@ -12,7 +12,8 @@ enum {
     /* Tokens of a micro-batch beyond which larger ones are no faster. */
     MICRO_BATCH_TOKENS = 8192,
     /* Logits of this many bytes at once: large enough for fast GEMMs, small beside the weights.
-     * Results depend on the chunk (in rounding), so it is a function of the vocabulary alone. */
+     * Results depend on where chunks are cut (in rounding), so this is a function of the
+     * vocabulary alone, and shorter only where a whole micro-batch is. */
     HEAD_CHUNK_BYTES = 64 << 20,
     HEAD_CHUNK_STEP = 32,
     GRADIENT_SLOTS = 2,
@@ -45,11 +46,14 @@ struct search {
 
 /* ---- from genes to a plan ---- */
 
-static int64_t head_chunk(const struct sw_plan_request *request)
+/* `tokens`: target tokens of a micro-batch at most; a longer chunk would be memory for nothing. */
+static int64_t head_chunk(const struct sw_plan_request *request, int64_t tokens)
 {
     int64_t chunk = HEAD_CHUNK_BYTES / ((int64_t)sizeof(float) * request->model->t5.vocab_size);
     chunk -= chunk % HEAD_CHUNK_STEP;
-    return chunk < HEAD_CHUNK_STEP ? HEAD_CHUNK_STEP : chunk;
+    if (chunk < HEAD_CHUNK_STEP)
+        chunk = HEAD_CHUNK_STEP;
+    return chunk < tokens ? chunk : tokens;
 }
 
 static int64_t microbatches_of(const struct sw_plan_request *request, int64_t rows)
@@ -61,13 +65,14 @@ static void set_bounds(struct sw_plan *plan, int64_t rows)
 {
     const struct sw_plan_request *request = &plan->request;
     bool generating = request->purpose == SW_FOR_GENERATION;
+    int64_t target_length = generating ? request->generation_length : request->target_length;
     if (plan->bounds.rows == rows)
         return;
     plan->bounds = (struct sw_bounds){
         .rows = rows,
         .source_length = request->source_length,
-        .target_length = generating ? request->generation_length : request->target_length,
-        .head_chunk_tokens = head_chunk(request),
+        .target_length = target_length,
+        .head_chunk_tokens = head_chunk(request, rows * target_length),
     };
     plan->microbatches = microbatches_of(request, rows);
     plan->reach = sw_model_tables_reach(plan->bounds.source_length, plan->bounds.target_length);

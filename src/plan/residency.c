@@ -113,6 +113,10 @@ bool sw_residency_next(struct sw_residency *r, int32_t now, struct sw_residency_
         const struct access *access = &r->accesses[r->ahead];
         if (r->slot_of[access->object] >= 0)
             continue;
+        /* What an op makes needs its slot no sooner; taken early, it would be one whose content is
+         * needed again soon, while those that are needed last have not yet been read. */
+        if (access->produces && access->time > now)
+            return false;
         int32_t slot = find_slot(r, access->time);
         if (slot < 0) {
             sw_assert(access->time > now); /* else the pool is too small for one op */

@@ -4,7 +4,8 @@
  * needed and in no slot takes the slot whose content is needed again last, as early as that is
  * later than its own need: reading ahead as far as slots allow, and never dropping what is needed
  * sooner (Cao, Felten, Karlin, Li, "A study of integrated prefetching and caching strategies",
- * SIGMETRICS 1995: "aggressive"; Belady 1966 for the choice). */
+ * SIGMETRICS 1995: "aggressive"; Belady 1966 for the choice). What an op makes takes its slot when
+ * the op's turn comes, not before. */
 #ifndef SPILLWAY_PLAN_RESIDENCY_H
 #define SPILLWAY_PLAN_RESIDENCY_H
 

@@ -309,6 +309,50 @@ static void a_resumed_run_says_what_is_set_otherwise(void **state)
     drop(world, "first");
 }
 
+static void cut(const struct world *world, const char *name, off_t bytes)
+{
+    char *path = in(world, name);
+    assert_int_equal(truncate(path, bytes), 0);
+    free(path);
+}
+
+/* A damaged checkpoint is named with its file, and what to go on from; then it is out of the way.
+ */
+static void a_damaged_checkpoint_is_not_the_end(void **state)
+{
+    const struct world *world = *state;
+    static const char *const files[] = {"model.safetensors", "optimizer.safetensors", "state.json"};
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        char name[64], part[64];
+        expect(world, "train @/job.yaml --set output.dir=@/hurt --set output.save_every=2", 0, "");
+        drop(world, "hurt/final");
+        snprintf(name, sizeof name, "hurt/checkpoint-4/%s", files[i]);
+        cut(world, name, 40);
+        snprintf(part, sizeof part, "checkpoint-4/%s", files[i]);
+        struct sw_test_output output = sw_test_expect(
+            world->at, "train @/job.yaml --set output.dir=@/hurt --resume auto", 1, part);
+        assert_non_null(strstr(output.log, "is damaged: "));
+        assert_non_null(strstr(output.log, "; --resume "));
+        assert_non_null(strstr(output.log, "/hurt/checkpoint-2 goes on"));
+        assert_null(strstr(output.log, "ownload"));
+        sw_test_output_free(&output);
+        expect(world, "train @/job.yaml --set output.dir=@/hurt --resume @/hurt/checkpoint-2", 0,
+               "checkpoint-4.damaged");
+        assert_true(has(world, "hurt/checkpoint-4.damaged"));
+        assert_true(has(world, "hurt/final/model.safetensors"));
+        drop(world, "hurt");
+    }
+    /* A whole later one is another history. */
+    expect(world, "train @/job.yaml --set output.dir=@/hurt --set output.save_every=2", 0, "");
+    expect(world, "train @/job.yaml --set output.dir=@/hurt --resume @/hurt/checkpoint-2", 2,
+           "two histories");
+    cut(world, "hurt/checkpoint-4/model.safetensors", 1000);
+    cut(world, "hurt/checkpoint-2/model.safetensors", 1000);
+    expect(world, "train @/job.yaml --set output.dir=@/hurt --resume auto", 1,
+           "has no other checkpoint");
+    drop(world, "hurt");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -317,6 +361,7 @@ int main(void)
         cmocka_unit_test(bf16_is_taken_on_the_cpu),
         cmocka_unit_test(a_finished_run_is_left_alone),
         cmocka_unit_test(a_resumed_run_says_what_is_set_otherwise),
+        cmocka_unit_test(a_damaged_checkpoint_is_not_the_end),
         cmocka_unit_test(a_trace_goes_into_the_run_directory),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

@@ -4,6 +4,7 @@
 #include "base/json.h"
 #include "base/mem.h"
 #include "base/text.h"
+#include "io/model_dir.h"
 #include "io/safetensors.h"
 #include "io/safetensors_write.h"
 
@@ -245,6 +246,38 @@ sw_code sw_checkpoint_read(const char *directory, struct sw_run_state *out, stru
     if (code == SW_OK)
         code = parse_state(json, path, out, err);
     sw_json_free(json);
+    free(path);
+    return code;
+}
+
+/* Readers of model files tell whoever has half of one to download it; these were not. */
+static void drop_advice(struct sw_err *err)
+{
+    static const char *const advice[] = {": download it again", ": half a download?"};
+    for (size_t i = 0; err != NULL && i < sizeof advice / sizeof *advice; i++) {
+        char *at = strstr(err->text, advice[i]);
+        if (at != NULL)
+            *at = '\0';
+    }
+}
+
+sw_code sw_checkpoint_check(const char *directory, struct sw_err *err)
+{
+    struct sw_run_state state;
+    struct sw_model_dir *model = NULL;
+    struct sw_tensor_file *states = NULL;
+    char *path = sw_path_join(directory, STATES_FILE);
+    sw_code code = path != NULL ? SW_OK : SW_FAIL(err, SW_E_MEMORY, "no memory for a path");
+    if (code == SW_OK)
+        code = sw_checkpoint_read(directory, &state, err);
+    if (code == SW_OK)
+        code = sw_model_dir_open(directory, &model, err);
+    if (code == SW_OK)
+        code = sw_safetensors_open(path, &states, err);
+    if (code != SW_OK)
+        drop_advice(err);
+    sw_tensor_file_close(states);
+    sw_model_dir_close(model);
     free(path);
     return code;
 }

@@ -26,6 +26,9 @@ sw_code sw_checkpoint_save(struct sw_engine *engine, const struct sw_model *mode
 /* state.json of a checkpoint. SW_E_USAGE when the directory is no checkpoint. */
 sw_code sw_checkpoint_read(const char *directory, struct sw_run_state *out,
                            struct sw_err *err) SW_WARN_UNUSED;
+/* Are all its files there and whole, by their headers and lengths? The text of a failure names the
+ * file and gives the reason, no advice. */
+sw_code sw_checkpoint_check(const char *directory, struct sw_err *err) SW_WARN_UNUSED;
 /* Optimizer states into the engine. SW_E_FORMAT when they are not those of this model and
  * optimizer. */
 sw_code sw_checkpoint_load_states(struct sw_engine *engine, const struct sw_model *model,

@@ -91,14 +91,49 @@ out:
     return SW_OK;
 }
 
-int64_t sw_run_dir_newest(const struct sw_run_dir *run)
+int64_t sw_run_dir_before(const struct sw_run_dir *run, int64_t step)
 {
     int64_t *steps = NULL, count = 0;
     if (list_checkpoints(run, &steps, &count, NULL) != SW_OK)
         return -1;
-    int64_t newest = count > 0 ? steps[0] : -1;
+    int64_t found = -1;
+    for (int64_t i = 0; i < count && found < 0; i++)
+        if (steps[i] < step)
+            found = steps[i];
     free(steps);
-    return newest;
+    return found;
+}
+
+int64_t sw_run_dir_newest(const struct sw_run_dir *run)
+{
+    return sw_run_dir_before(run, INT64_MAX);
+}
+
+sw_code sw_run_dir_set_aside(const struct sw_run_dir *run, int64_t step, char **out,
+                             struct sw_err *err)
+{
+    enum { TRIES = 100 };
+    sw_code code = SW_OK;
+    char *from = sw_run_dir_checkpoint(run, step), *to = NULL;
+    for (int i = 0; i < TRIES; i++) { /* the first name that is free; "%.0d" of 0 is empty */
+        char name[96];
+        snprintf(name, sizeof name, "%s%" PRId64 ".damaged%s%.0d", CHECKPOINT_PREFIX, step,
+                 i > 0 ? "-" : "", i);
+        free(to);
+        to = sw_run_dir_file(run, name);
+        if (to == NULL || !sw_file_exists(to))
+            break;
+    }
+    if (from == NULL || to == NULL)
+        code = SW_FAIL(err, SW_E_MEMORY, "no memory for a path");
+    else if (rename(from, to) != 0)
+        code = SW_FAIL_OS(err, SW_E_IO, errno, "cannot rename %s to %s", from, to);
+    free(from);
+    if (code == SW_OK)
+        *out = to;
+    else
+        free(to);
+    return code;
 }
 
 sw_code sw_run_dir_prune(const struct sw_run_dir *run, int64_t keep, struct sw_err *err)

@@ -20,6 +20,12 @@ void sw_run_dir_close(struct sw_run_dir *run);
 
 /* Step of the newest checkpoint; -1: there is none. */
 int64_t sw_run_dir_newest(const struct sw_run_dir *run);
+/* The same of those below `step`. */
+int64_t sw_run_dir_before(const struct sw_run_dir *run, int64_t step);
+/* Rename a checkpoint to "checkpoint-<step>.damaged", which is none any more; *out is its new path,
+ * free with free(). */
+sw_code sw_run_dir_set_aside(const struct sw_run_dir *run, int64_t step, char **out,
+                             struct sw_err *err) SW_WARN_UNUSED;
 /* "<path>/checkpoint-<step>" and "<path>/<name>"; free with free(), NULL without memory. */
 char *sw_run_dir_checkpoint(const struct sw_run_dir *run, int64_t step);
 char *sw_run_dir_file(const struct sw_run_dir *run, const char *name);

@@ -148,6 +148,8 @@ static sw_code write_and_start(struct sw_run *run, struct sw_err *err)
 {
     sw_code code = sw_run_dir_make(run->directory, err);
     if (code == SW_OK)
+        code = sw_run_set_damaged_aside(run, err);
+    if (code == SW_OK)
         code = keep_source(run, err);
     if (code == SW_OK)
         code = record_config(run, err);

@@ -33,29 +33,99 @@ static sw_code find_no_checkpoint(struct sw_run *run, struct sw_err *err)
     return code;
 }
 
+/* The newest checkpoint before `step` that is whole; NULL: there is none. Owned. */
+static char *find_whole(const struct sw_run *run, int64_t step)
+{
+    while ((step = sw_run_dir_before(run->directory, step)) >= 0) {
+        char *path = sw_run_dir_checkpoint(run->directory, step);
+        if (path != NULL && sw_checkpoint_check(path, NULL) == SW_OK)
+            return path;
+        free(path);
+    }
+    return NULL;
+}
+
+/* run->resumed is the newest checkpoint, for --resume auto: which one instead is a person's choice,
+ * since steps are done again. */
+static sw_code check_newest(struct sw_run *run, int64_t step, struct sw_err *err)
+{
+    struct sw_err damage;
+    sw_err_init(&damage);
+    sw_code code = sw_checkpoint_check(run->resumed, &damage);
+    if (code == SW_OK)
+        return SW_OK;
+    if (code == SW_E_MEMORY)
+        return SW_FAIL(err, code, "%s", damage.text);
+    char *whole = find_whole(run, step);
+    code = whole != NULL
+               ? SW_FAIL(err, SW_E_FORMAT,
+                         "%s is damaged: %s; --resume %s goes on from the newest checkpoint that "
+                         "is whole",
+                         run->resumed, damage.text, whole)
+               : SW_FAIL(err, SW_E_FORMAT,
+                         "%s is damaged: %s; %s has no other checkpoint: train again in another "
+                         "output.dir",
+                         run->resumed, damage.text, run->config->output.dir);
+    free(whole);
+    return code;
+}
+
+/* Checkpoints of later steps: whole ones are another history, damaged ones go aside later. */
+static sw_code check_later(const struct sw_run *run, struct sw_err *err)
+{
+    char *later = NULL;
+    int64_t newest = sw_run_dir_newest(run->directory);
+    if (newest > run->state.step)
+        later = find_whole(run, INT64_MAX);
+    struct sw_run_state state = {0};
+    sw_code code = SW_OK;
+    if (later != NULL && sw_checkpoint_read(later, &state, NULL) == SW_OK &&
+        state.step > run->state.step)
+        code = SW_FAIL(err, SW_E_USAGE,
+                       "%s is of step %lld, but output.dir has %s: two histories would mix; remove "
+                       "the newer ones, or choose another output.dir",
+                       run->resumed, (long long)run->state.step, later);
+    free(later);
+    return code;
+}
+
+sw_code sw_run_set_damaged_aside(const struct sw_run *run, struct sw_err *err)
+{
+    sw_code code = SW_OK;
+    int64_t newest;
+    while (run->resumed != NULL && code == SW_OK &&
+           (newest = sw_run_dir_newest(run->directory)) > run->state.step) {
+        char *path = NULL;
+        code = sw_run_dir_set_aside(run->directory, newest, &path, err);
+        if (code == SW_OK)
+            fprintf(stderr, "note: the damaged checkpoint of step %lld is %s now\n",
+                    (long long)newest, path);
+        free(path);
+    }
+    return code;
+}
+
 sw_code sw_run_find_checkpoint(struct sw_run *run, struct sw_err *err)
 {
     const char *resume = run->options->resume;
+    int64_t newest = -1;
+    sw_code code = SW_OK;
     if (resume == NULL)
         return SW_OK;
     if (strcmp(resume, "auto") != 0) {
         run->resumed = sw_strdup(resume);
     } else {
-        int64_t newest = sw_run_dir_newest(run->directory);
+        newest = sw_run_dir_newest(run->directory);
         if (newest < 0)
             return find_no_checkpoint(run, err);
         run->resumed = sw_run_dir_checkpoint(run->directory, newest);
     }
     if (run->resumed == NULL)
         return SW_FAIL(err, SW_E_MEMORY, "no memory for a path");
-    sw_code code = sw_checkpoint_read(run->resumed, &run->state, err);
-    if (code == SW_OK && sw_run_dir_newest(run->directory) > run->state.step)
-        code = SW_FAIL(err, SW_E_USAGE,
-                       "%s is of step %lld, but output.dir %s has a checkpoint of step %lld: two "
-                       "histories would mix; remove the newer ones, or choose another output.dir",
-                       run->resumed, (long long)run->state.step, run->config->output.dir,
-                       (long long)sw_run_dir_newest(run->directory));
-    return code;
+    code = newest >= 0 ? check_newest(run, newest, err) : sw_checkpoint_check(run->resumed, err);
+    if (code == SW_OK)
+        code = sw_checkpoint_read(run->resumed, &run->state, err);
+    return code == SW_OK ? check_later(run, err) : code;
 }
 
 sw_code sw_run_check_left(struct sw_run *run, struct sw_err *err)

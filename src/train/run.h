@@ -34,6 +34,8 @@ sw_code sw_run_begin(struct sw_run *run, struct sw_err *err) SW_WARN_UNUSED;
 
 /* By options->resume: run->resumed and run->state; or run->ended_after; or a fresh start. */
 sw_code sw_run_find_checkpoint(struct sw_run *run, struct sw_err *err) SW_WARN_UNUSED;
+/* Checkpoints of later steps than run->state.step are damaged then: rename them. */
+sw_code sw_run_set_damaged_aside(const struct sw_run *run, struct sw_err *err) SW_WARN_UNUSED;
 /* Once run->steps is known: run->finished. SW_E_USAGE when more is done than is asked for, or what
  * is left cannot be done. */
 sw_code sw_run_check_left(struct sw_run *run, struct sw_err *err) SW_WARN_UNUSED;

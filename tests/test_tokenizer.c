@@ -259,6 +259,23 @@ static void test_damaged_files(void **state)
     free(bytes);
 }
 
+/* Wherever a download ends, between two pieces too, what is there of the file is refused. */
+static void test_cut_files(void **state)
+{
+    const struct world *world = *state;
+    struct sw_err err = {0};
+    char *bytes;
+    int64_t count;
+    assert_ok(sw_file_read(world->path, 1 << 20, &bytes, &count, &err), &err);
+    assert_ok(sw_spm_check(bytes, count, "x", &err), &err);
+    for (int64_t cut = 0; cut < count; cut++) {
+        if (sw_spm_check(bytes, cut, "x", &err) != SW_E_FORMAT)
+            fail_msg("%lld bytes of %lld are accepted", (long long)cut, (long long)count);
+        sw_err_init(&err);
+    }
+    free(bytes);
+}
+
 /* A model of one piece whose normalizer has a table for "a", "aa", ... up to `depth` letters, each
  * with a rule. The last unit's children are said to be at `last_base`. */
 static sw_code check_table(int depth, uint32_t last_base, struct sw_err *err)
@@ -267,7 +284,8 @@ static sw_code check_table(int depth, uint32_t last_base, struct sw_err *err)
     const uint32_t units = (uint32_t)(depth + 2) * BLOCK, blob = 4 + units * 4 + 2;
     unsigned char *model = calloc(1, blob + 64), *at = model, *table;
     assert_non_null(model);
-    const unsigned char head[] = {0x0A, 3, 0x0A, 1, 'a', 0x1A}; /* pieces { piece: "a" }, then 3: */
+    /* pieces { piece: "a" }, an empty trainer_spec, then the normalizer's tag */
+    const unsigned char head[] = {0x0A, 3, 0x0A, 1, 'a', 0x12, 0, 0x1A};
     memcpy(at, head, sizeof head);
     at += sizeof head;
     /* two lengths as varints of four bytes: the normalizer's and, as its field 2, the table's */
@@ -478,6 +496,7 @@ int main(void)
         cmocka_unit_test(test_sentinels_of_the_directory),
         cmocka_unit_test(test_model_vocabulary),
         cmocka_unit_test(test_damaged_files),
+        cmocka_unit_test(test_cut_files),
         cmocka_unit_test(test_damaged_tables),
         cmocka_unit_test(test_as_transformers),
         cmocka_unit_test(test_reference_cases),

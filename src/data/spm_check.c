@@ -279,6 +279,7 @@ sw_code sw_spm_check(const void *bytes, int64_t count, const char *what, struct 
     struct cursor model = {start, start + count};
     struct field field;
     int64_t pieces = 0;
+    bool trainer = false, normalizer = false;
     sw_code code = SW_OK;
     if (count >= (int64_t)sizeof lfs - 1 && memcmp(bytes, lfs, sizeof lfs - 1) == 0)
         return SW_FAIL(err, SW_E_FORMAT,
@@ -295,10 +296,17 @@ sw_code sw_spm_check(const void *bytes, int64_t count, const char *what, struct 
             code = check_piece(field.bytes, pieces++, what, err);
         else if (field.number == TRAINER)
             code = check_trainer(field.bytes, what, err);
-        else if (field.number == NORMALIZER || field.number == DENORMALIZER)
+        trainer = trainer || field.number == TRAINER;
+        normalizer = normalizer || field.number == NORMALIZER;
+        if (field.number == NORMALIZER || field.number == DENORMALIZER)
             code = check_normalizer(field.bytes, what, err);
     }
     if (code == SW_OK && pieces == 0)
         return SW_FAIL(err, SW_E_FORMAT, "%s is no SentencePiece model: it has no pieces", what);
+    /* every trainer writes both, behind the pieces */
+    if (code == SW_OK && !(trainer && normalizer))
+        return SW_FAIL(err, SW_E_FORMAT,
+                       "%s is cut off: behind its %lld pieces there is no %s (half a download?)",
+                       what, (long long)pieces, trainer ? "normalizer" : "trainer's record");
     return code;
 }

@@ -22,7 +22,7 @@ struct sw_ids {
 /* Open a model directory (its spiece.model, and extra_ids of its tokenizer_config.json where that
  * is there) or a SentencePiece file. Ids not below `model_vocabulary`, the vocab_size of the
  * model's configuration, are refused; 0: unbounded. SW_E_FORMAT when the file is no SentencePiece
- * model, lacks </s>, or has more pieces than the model. Thread-safe once open. */
+ * model, lacks </s>, is cut off, or has more pieces than the model. Thread-safe once open. */
 sw_code sw_tokenizer_open(const char *path, int64_t model_vocabulary, struct sw_tokenizer **out,
                           struct sw_err *err) SW_WARN_UNUSED;
 /* The same from memory; `what` names it in messages. extra_ids: number of sentinels behind the

@@ -6,7 +6,7 @@
 #include "base/json.h"
 #include "base/random.h"
 #include "model/config.h"
-#include "plan/search.h"
+#include "plan/plan.h"
 
 enum { CASES = 600 };
 
@@ -203,10 +203,9 @@ static void formula(const struct sw_plan *plan, struct bytes *want)
 
 static void check(const struct sw_plan *plan, int number)
 {
-    struct bytes want, have = {0};
+    struct bytes want, have;
     formula(plan, &want);
-    for (int64_t i = 0; i < plan->step->op_count; i++)
-        have.lane[plan->step->ops[i].lane] += sw_plan_op_bytes(plan, &plan->step->ops[i]);
+    sw_plan_lane_bytes(plan, plan->step, have.lane);
     for (int lane = 0; lane < SW_LANES; lane++)
         if (have.lane[lane] != want.lane[lane])
             fail_msg("case %d, lane %s: %lld bytes, the formula says %lld", number,

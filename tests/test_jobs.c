@@ -353,9 +353,46 @@ static void a_damaged_checkpoint_is_not_the_end(void **state)
     drop(world, "hurt");
 }
 
+/* The number behind `words` in a text. */
+static double number_after(const char *text, const char *words)
+{
+    const char *at = strstr(text, words);
+    if (at == NULL)
+        fail_msg("no \"%s\" in: %s", words, text);
+    return strtod(at + strlen(words), NULL);
+}
+
+/* A step on the virtual clock at rates of 1 GB/s and 1 GFLOP/s, and the same step run. */
+static void a_step_is_predicted_and_run(void **state)
+{
+    const struct world *world = *state;
+    expect(world, "bench step", 2, "bench step needs CONFIG.yaml");
+    expect(world, "bench io @/job.yaml", 2, "job.yaml for?");
+    expect(world, "bench step @/job.yaml --machine @/none.json", 1, "none.json");
+    put(world, "machine.json",
+        "{\"format\": 1, \"cpus\": 2, \"memory_total_bytes\": 17179869184,"
+        " \"memory_available_bytes\": 17179869184, \"triad_bytes_per_second\": 1e9,"
+        " \"optimizer_bytes_per_second\": 1e9, \"memcpy_bytes_per_second\": 2e9,"
+        " \"gemm_flops_per_second\": 1e9}\n");
+    struct sw_test_output output = sw_test_expect(
+        world->at,
+        "bench step @/job.yaml --machine @/machine.json --run 2 --set offload.params=host", 0,
+        "median of 2");
+    double makespan = number_after(output.out, "makespan    ");
+    double serial = number_after(output.out, "without overlap ");
+    double busiest = number_after(output.out, "busiest     device, ");
+    assert_true(busiest > 0 && busiest <= makespan && makespan <= serial);
+    /* Lanes that share the CPUs: all of them take as long together, whatever overlaps. */
+    assert_true(makespan >= 0.99 * serial);
+    assert_true(number_after(output.out, "run         ") > 0);
+    sw_test_output_free(&output);
+    drop(world, "machine.json");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_step_is_predicted_and_run),
         cmocka_unit_test(settings_are_refused_before_anything_is_done),
         cmocka_unit_test(bad_rows_leave_no_output),
         cmocka_unit_test(bf16_is_taken_on_the_cpu),

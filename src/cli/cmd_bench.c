@@ -1,4 +1,5 @@
 #include "base/pool.h"
+#include "cli/bench_step.h"
 #include "cli/command.h"
 #include "cli/measure_args.h"
 #include "cli/rates.h"
@@ -106,19 +107,28 @@ static sw_code run_bench(const struct sw_cli_args *args, struct sw_err *err)
     static const struct {
         const char *name;
         sw_code (*run)(const struct sw_cli_args *args, struct sw_err *err);
-    } benches[] = {{"io", bench_io}, {"optimizer", bench_optimizer}, {"gemm", bench_gemm}};
+    } benches[] = {{"io", bench_io},
+                   {"optimizer", bench_optimizer},
+                   {"gemm", bench_gemm},
+                   {"step", sw_cli_bench_step}};
+    bool step = strcmp(args->positional, "step") == 0;
+    if (!step && (args->second != NULL || args->set_count > 0))
+        return SW_FAIL(err, SW_E_USAGE, "bench %s: what is %s for? (only step takes it)",
+                       args->positional, args->second != NULL ? args->second : "--set");
     for (size_t i = 0; i < sizeof benches / sizeof benches[0]; i++)
         if (strcmp(args->positional, benches[i].name) == 0)
             return benches[i].run(args, err);
-    return SW_FAIL(err, SW_E_USAGE, "there is no benchmark %s; there are io, optimizer, gemm",
+    return SW_FAIL(err, SW_E_USAGE, "there is no benchmark %s; there are io, optimizer, gemm, step",
                    args->positional);
 }
 
 const struct sw_command sw_command_bench = {
     .name = "bench",
-    .summary = "how fast a part of this machine is: io, optimizer or gemm",
-    .positional = "io|optimizer|gemm",
+    .summary = "how fast a part of this machine is: io, optimizer or gemm; or a training step",
+    .positional = "io|optimizer|gemm|step",
     .positional_needed = true,
+    .second = "CONFIG.yaml",
+    .takes_set = true,
     .options = {{"dir", "DIR", "io: directory on the drive (default: this one)"},
                 {"size", "SIZE",
                  "io: of the file (default: 1GiB), which has no name and is gone "
@@ -126,9 +136,16 @@ const struct sw_command sw_command_bench = {
                 {"block", "SIZE", "io: of a request (default: 1MiB)"},
                 {"depth", "N", "io: requests in flight (default: 32)"},
                 {"method", "NAME", "io: auto, io_uring, threads or sync"},
-                {"threads", "N", "optimizer, gemm: default: the CPUs that may be used"}},
-    .help = "io writes the file once, then times writing it again and reading it. "
-            "tools/bench/io-vs-fio "
-            "compares\nit with fio.\n",
+                {"threads", "N", "optimizer, gemm: default: the CPUs that may be used"},
+                {"machine", "FILE",
+                 "step: rates of this file (spillway probe --out); default: measured"},
+                {"run", "N", "step: run N steps, too, on random rows as long as may be"}},
+    .help =
+        "io writes the file once, then times writing it again and reading it. "
+        "tools/bench/io-vs-fio "
+        "compares\nit with fio. step runs the plan's program of a training step on a virtual "
+        "clock, "
+        "by the machine's rates:\nhow long it takes, which resource is busiest, what every lane is "
+        "busy with; --run compares with real steps.\n",
     .run = run_bench,
 };

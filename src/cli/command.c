@@ -85,6 +85,8 @@ static void print_usage(const struct sw_command *command)
     printf("usage: spillway %s", command->name);
     if (command->positional != NULL)
         printf(command->positional_needed ? " %s" : " [%s]", command->positional);
+    if (command->second != NULL)
+        printf(" [%s]", command->second);
     for (int i = 0; command->options[i].name != NULL; i++) {
         const struct sw_cli_option *option = &command->options[i];
         bool needed = is_needed(command, option->name);
@@ -213,6 +215,8 @@ static sw_code parse(const struct sw_command *command, int argc, char **argv,
             code = take_option(command, argc, argv, &i, args, err);
         } else if (options && argv[i][0] == '-' && argv[i][1] != '\0') {
             code = unknown_option(command, argv[i], err);
+        } else if (command->second != NULL && args->positional != NULL && args->second == NULL) {
+            args->second = argv[i];
         } else if (command->positional == NULL || args->positional != NULL) {
             code = SW_FAIL(err, SW_E_USAGE, "%s: what is %s for? (spillway %s --help)",
                            command->name, argv[i], command->name);

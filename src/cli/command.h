@@ -18,6 +18,7 @@ struct sw_cli_option {
 /* What the command line gave. Strings are borrowed from argv. */
 struct sw_cli_args {
     const char *positional;             /* NULL when there is none */
+    const char *second;                 /* likewise, of two */
     const char *values[SW_CLI_OPTIONS]; /* by position in the command's table; flags: "" */
     const char *sets[SW_CLI_SETS];      /* of --set, in order */
     int64_t set_count;
@@ -27,7 +28,8 @@ struct sw_command {
     const char *name, *summary;
     const char *positional; /* what the help calls it; NULL: none */
     bool positional_needed;
-    bool takes_set;                               /* --set key=value */
+    const char *second; /* what the help calls another behind it, never needed; NULL: none */
+    bool takes_set;     /* --set key=value */
     struct sw_cli_option options[SW_CLI_OPTIONS]; /* ends with a NULL name */
     const char *needed[SW_CLI_NEEDED];            /* names of those that must be given; or NULL */
     const char *help;                             /* further lines; NULL: none */

@@ -187,11 +187,26 @@ void sw_plan_op_cost(const struct sw_op *op, void *context, struct sw_op_cost *c
     }
 }
 
-sw_code sw_plan_predict(const struct sw_plan *plan, struct sw_simulation *out, struct sw_err *err)
+sw_code sw_plan_simulate(const struct sw_plan *plan, bool overlap, struct sw_simulation *out,
+                         struct sw_err *err)
 {
     struct sw_plan_costing costing = {plan, sw_plan_rates_complete(&plan->request.rates)};
     const struct sw_program *program = plan->step         ? plan->step
                                        : plan->evaluation ? plan->evaluation
                                                           : plan->decode;
-    return sw_program_simulate(program, sw_plan_op_cost, &costing, plan->request.overlap, out, err);
+    return sw_program_simulate(program, sw_plan_op_cost, &costing, overlap, out, err);
+}
+
+sw_code sw_plan_predict(const struct sw_plan *plan, struct sw_simulation *out, struct sw_err *err)
+{
+    return sw_plan_simulate(plan, plan->request.overlap, out, err);
+}
+
+void sw_plan_lane_bytes(const struct sw_plan *plan, const struct sw_program *program,
+                        int64_t out[SW_LANES])
+{
+    for (int lane = 0; lane < SW_LANES; lane++)
+        out[lane] = 0;
+    for (int64_t i = 0; i < program->op_count; i++)
+        out[program->ops[i].lane] += sw_plan_op_bytes(plan, &program->ops[i]);
 }

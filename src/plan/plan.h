@@ -120,6 +120,14 @@ const char *sw_tier_name(enum sw_tier tier);
 void sw_plan_print(const struct sw_plan *plan, struct sw_text *out);
 void sw_plan_print_json(const struct sw_plan *plan, struct sw_text *out);
 
+/* The step (or, without training, what there is) on a virtual clock, by the request's rates; those
+ * that are not known are a plain desktop's. `overlap` false: one op after the other. */
+sw_code sw_plan_simulate(const struct sw_plan *plan, bool overlap, struct sw_simulation *out,
+                         struct sw_err *err) SW_WARN_UNUSED;
+/* Bytes that a program of the plan moves, by lane, at the bounds: docs/PLAN.md. */
+void sw_plan_lane_bytes(const struct sw_plan *plan, const struct sw_program *program,
+                        int64_t out[SW_LANES]);
+
 /* The optimizer's view of a parameter. */
 struct sw_optim_param sw_plan_optim_param(const struct sw_param *param);
 

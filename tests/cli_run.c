@@ -25,18 +25,60 @@ int spillway(const char *out, const char *log, const char *in, char **arguments)
     return status;
 }
 
-int spillway_words(const char *out, const char *log, const char *in, const char *words)
+/* The words of `copy`, which is cut up, as a command line that ends with NULL. */
+static void split(char *copy, char *argv[WORDS_MAX])
 {
-    char *argv[WORDS_MAX] = {(char[]){"spillway"}}, *copy = strdup(words), *save = NULL;
-    int argc = 1;
+    char *save = NULL;
+    int argc = 0;
     assert_non_null(copy);
+    argv[argc++] = (char[]){"spillway"};
     for (char *word = strtok_r(copy, " ", &save); word != NULL; word = strtok_r(NULL, " ", &save)) {
         assert_true(argc < WORDS_MAX - 1);
         argv[argc++] = word;
     }
+    argv[argc] = NULL;
+}
+
+int spillway_words(const char *out, const char *log, const char *in, const char *words)
+{
+    char *argv[WORDS_MAX], *copy = strdup(words);
+    split(copy, argv);
     int status = spillway(out, log, in, argv);
     free(copy);
     return status;
+}
+
+pid_t spillway_start(const char *log, const char *words, int *in, int *out)
+{
+    int inner[2], outer[2];
+    assert_true(pipe(inner) == 0 && pipe(outer) == 0);
+    fflush(NULL);
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child > 0) {
+        close(inner[0]);
+        close(outer[1]);
+        *in = inner[1];
+        *out = outer[0];
+        return child;
+    }
+    char *argv[WORDS_MAX], *copy = strdup(words);
+    int argc = 0;
+    split(copy, argv);
+    while (argv[argc] != NULL)
+        argc++;
+    dup2(inner[0], STDIN_FILENO);
+    dup2(outer[1], STDOUT_FILENO);
+    close(inner[0]);
+    close(inner[1]);
+    close(outer[0]);
+    close(outer[1]);
+    if (freopen(log, "w", stderr) == NULL)
+        _exit(99);
+    int status = sw_main(argc, argv);
+    free(copy);
+    fflush(NULL);
+    _exit(status);
 }
 
 char *at(const char *directory, const char *name)

@@ -7,6 +7,8 @@
 
 #include "base/json.h"
 
+#include <sys/types.h>
+
 /* Run a command with standard output into a file; stderr too, so that tests stay readable. Standard
  * input comes from `in` (NULL: nothing). `arguments` begins with the program's name and ends with
  * NULL. Returns the exit status. */
@@ -17,6 +19,9 @@ int spillway(const char *out, const char *log, const char *in, char **arguments)
 
 /* The same for a command line without the program's name, cut at spaces. */
 int spillway_words(const char *out, const char *log, const char *in, const char *words);
+
+/* Start such a command in a process of its own, with pipes to its input and from its output. */
+pid_t spillway_start(const char *log, const char *words, int *in, int *out);
 
 /* All owned by the caller. */
 char *at(const char *directory, const char *name); /* a path */

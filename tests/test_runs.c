@@ -1,6 +1,6 @@
 /* Whole runs by the command line on small models that the test makes itself: what must not change a
  * result does not, and what a run leaves can be used. */
-#include "tests/cli_run.h"
+#include "tests/small_model.h"
 
 #include "base/text.h"
 #include "data/tokenizer.h"
@@ -8,148 +8,6 @@
 
 #include <fcntl.h>
 #include <math.h>
-
-enum { ROWS = 40, PIECES = 32 };
-
-struct world {
-    char *directory, *rows, *out, *log;
-};
-
-struct kind {
-    const char *name, *config, *optimizer;
-};
-
-/* Sizes that no vector and no tile divides. */
-#define SHAPE                                                                                      \
-    "\"model_type\": \"t5\", \"d_model\": 28, \"d_kv\": 6, \"d_ff\": 50, \"num_heads\": 3, "       \
-    "\"num_layers\": 2, \"num_decoder_layers\": 3, \"vocab_size\": 211, \"dropout_rate\": 0.1, "   \
-    "\"decoder_start_token_id\": 0, \"pad_token_id\": 0, \"eos_token_id\": 1, "
-
-static const struct kind kinds[] = {
-    {"v10", "{" SHAPE "\"feed_forward_proj\": \"relu\", \"tie_word_embeddings\": true}",
-     "name: adafactor, lr: 1e-2, scale_parameter: false"},
-    {"v11", "{" SHAPE "\"feed_forward_proj\": \"gated-gelu\", \"tie_word_embeddings\": false}",
-     "name: adamw, lr: 5e-3, weight_decay: 0.01, schedule: inverse_sqrt, warmup_steps: 2"},
-};
-enum { KINDS = sizeof kinds / sizeof *kinds };
-
-/* ---- the world: rows, a tokenizer, models ---- */
-
-static const char *const numbers[] = {"one", "two",   "three", "four", "five",
-                                      "six", "seven", "eight", "nine", "ten"};
-
-static const char *source_of(int row, char text[128])
-{
-    int first = row % 5, second = row / 5 % 5;
-    snprintf(text, 128, "%s %s and %s", row % 3 == 0 ? "the sum of" : "add", numbers[first],
-             numbers[second]);
-    return text;
-}
-
-static const char *target_of(int row)
-{
-    return numbers[row % 5 + row / 5 % 5 + 1];
-}
-
-static bool next_text(void *context, const char **text, int64_t *bytes)
-{
-    static char source[128];
-    int *at = context;
-    if (*at == 2 * ROWS)
-        return false;
-    *text = *at % 2 == 0 ? source_of(*at / 2, source) : target_of(*at / 2);
-    *bytes = (int64_t)strlen(*text);
-    (*at)++;
-    return true;
-}
-
-/* Run a command that must end with `status`; `format` makes its words. */
-__attribute__((format(printf, 4, 5))) static void run(const struct world *world, int status,
-                                                      const char *in, const char *format, ...)
-{
-    char words[8192];
-    va_list list;
-    va_start(list, format);
-    int bytes = vsnprintf(words, sizeof words, format, list);
-    va_end(list);
-    assert_true(bytes > 0 && bytes < (int)sizeof words);
-    int got = spillway_words(world->out, world->log, in, words);
-    if (got != status)
-        fail_msg("spillway %s: status %d: %s", words, got, read_text(world->log));
-}
-
-static void make_model(const struct world *world, const struct kind *kind)
-{
-    char name[64], *config;
-    snprintf(name, sizeof name, "%s.json", kind->name);
-    config = at(world->directory, name);
-    write_text(config, kind->config);
-    run(world, 0, NULL, "init --config %s --tokenizer %s/spiece.model --out %s/%s --seed 3", config,
-        world->directory, world->directory, kind->name);
-    free(config);
-}
-
-static void write_job(const struct world *world, const struct kind *kind)
-{
-    struct sw_text text = {0};
-    char name[64], *path;
-    snprintf(name, sizeof name, "%s.yaml", kind->name);
-    path = at(world->directory, name);
-    sw_text_add(&text,
-                "model: {path: \"%s/%s\"}\n"
-                "data: {train: \"%s\", eval: \"%s\", max_source_length: 24, max_target_length: 8}\n"
-                "train: {steps: 7, global_batch: 8, micro_batch: 3}\n"
-                "optimizer: {%s}\n"
-                "devices: {kind: cpu, threads: 1}\n"
-                "output: {dir: \"%s/unnamed\", save_every: 3, keep_last: 0}\n",
-                world->directory, kind->name, world->rows, world->rows, kind->optimizer,
-                world->directory);
-    assert_non_null(text.bytes);
-    write_text(path, text.bytes);
-    free(text.bytes);
-    free(path);
-}
-
-static int setup(void **state)
-{
-    struct sw_err err = {0};
-    struct world *world = calloc(1, sizeof *world);
-    struct sw_text text = {0};
-    char source[128];
-    int at_text = 0;
-    assert_non_null(world);
-    *state = world;
-    world->directory = sw_test_scratch();
-    world->rows = at(world->directory, "rows.jsonl");
-    world->out = at(world->directory, "out");
-    world->log = at(world->directory, "log");
-    for (int row = 0; row < ROWS; row++)
-        sw_text_add(&text, "{\"source\": \"%s\", \"target\": \"%s\"}\n", source_of(row, source),
-                    target_of(row));
-    write_text(world->rows, text.bytes);
-    free(text.bytes);
-    const struct sw_tokenizer_training training = {
-        .next = next_text, .context = &at_text, .pieces = PIECES};
-    char *spiece = at(world->directory, "spiece.model");
-    assert_ok(sw_tokenizer_train(&training, spiece, &err), &err);
-    free(spiece);
-    for (int i = 0; i < KINDS; i++) {
-        make_model(world, &kinds[i]);
-        write_job(world, &kinds[i]);
-    }
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    struct world *world = *state;
-    free(world->rows);
-    free(world->out);
-    free(world->log);
-    sw_test_scratch_remove(world->directory);
-    free(world);
-    return 0;
-}
 
 /* ---- equal runs ---- */
 
@@ -285,14 +143,15 @@ static void check_generation(const struct world *world, const char *model, int b
         world->rows, beams);
     struct sw_json **lines = read_lines(world->out, &count);
     assert_int_equal(count, ROWS);
-    assert_ok(sw_tokenizer_open(model, 211, &tokenizer, &err), &err);
+    assert_ok(sw_tokenizer_open(model, SMALL_VOCABULARY, &tokenizer, &err), &err);
     for (int64_t i = 0; i < count; i++) {
         const struct sw_json *list = sw_json_get(lines[i], "ids");
         int32_t ids[8];
         int64_t ids_count = sw_json_count(list), id = -1;
         assert_true(ids_count >= 1 && ids_count <= 8);
         for (int64_t k = 0; k < ids_count; k++) {
-            assert_true(sw_json_to_integer(sw_json_at(list, k), &id) && id >= 0 && id < 211);
+            assert_true(sw_json_to_integer(sw_json_at(list, k), &id) && id >= 0 &&
+                        id < SMALL_VOCABULARY);
             ids[k] = (int32_t)id;
         }
         assert_true(id == 1 || ids_count == 8);
@@ -353,21 +212,6 @@ static void break_weight(const char *model, const char *name)
     free(path);
 }
 
-static void expect_in_log(const struct world *world, const char *part)
-{
-    char *log = read_text(world->log);
-    if (strstr(log, part) == NULL)
-        fail_msg("\"%s\" is not in \"%s\"", part, log);
-    free(log);
-}
-
-static void expect_no_output(const struct world *world)
-{
-    char *out = read_text(world->out);
-    assert_string_equal(out, "");
-    free(out);
-}
-
 static void a_broken_weight_is_not_hidden(void **state)
 {
     static const char *const weights[][2] = {
@@ -414,5 +258,5 @@ int main(void)
         cmocka_unit_test(the_final_model_can_be_used),
         cmocka_unit_test(a_broken_weight_is_not_hidden),
     };
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, make_world, remove_world);
 }

@@ -1,40 +1,13 @@
 /* spillway train, spillway eval */
 #include "cli/back_end.h"
+#include "cli/stop.h"
 #include "train/evaluate.h"
 #include "train/loop.h"
 #include "train/preflight.h"
 
 #include <math.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <unistd.h>
-
-static volatile sig_atomic_t stop_signals;
-
-/* The first signal asks for a stop after the step; a second one does not wait. */
-static void on_signal(int number)
-{
-    static const char words[] = "\nstopping after this step with a checkpoint; again: at once\n";
-    if (stop_signals > 0)
-        _exit(128 + number);
-    stop_signals = 1;
-    ssize_t ignored = write(STDERR_FILENO, words, sizeof words - 1);
-    (void)ignored;
-}
-
-static bool stop_requested(void)
-{
-    return stop_signals > 0;
-}
-
-static void catch_signals(void)
-{
-    struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
-    sigemptyset(&action.sa_mask);
-    (void)sigaction(SIGINT, &action, NULL);
-    (void)sigaction(SIGTERM, &action, NULL);
-}
 
 static sw_code run_train(const struct sw_cli_args *args, struct sw_err *err)
 {
@@ -43,13 +16,13 @@ static sw_code run_train(const struct sw_cli_args *args, struct sw_err *err)
         .config = &config,
         .resume = sw_cli_value(&sw_command_train, args, "resume"),
         .trace = sw_cli_value(&sw_command_train, args, "trace"),
-        .stop_requested = stop_requested,
+        .stop_requested = sw_stop_asked,
     };
     sw_code code = sw_cli_config(args, args->positional, &config, err);
     if (code != SW_OK)
         return code;
     code = sw_back_end_choose(&config, &options.device, err);
-    catch_signals();
+    sw_stop_watch("\nstopping after this step with a checkpoint; again: at once\n");
     if (code == SW_OK)
         code = sw_train(&options, err);
     sw_config_deinit(&config);

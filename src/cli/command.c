@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -244,6 +245,13 @@ static bool wants_help(int argc, char **argv)
     return false;
 }
 
+/* Whoever read standard output has enough (`| head`): that is no failure. */
+static bool reader_left(void)
+{
+    struct pollfd out = {.fd = STDOUT_FILENO, .events = POLLOUT};
+    return poll(&out, 1, 0) > 0 && (out.revents & (POLLERR | POLLHUP)) != 0;
+}
+
 /* Exit status of a command whose name is argv[1]. */
 static int run_command(int argc, char **argv)
 {
@@ -272,8 +280,9 @@ static int run_command(int argc, char **argv)
     sw_code code = parse(command, argc - 2, argv + 2, &args, &err);
     if (code == SW_OK)
         code = command->run(&args, &err);
-    if (code != SW_OK)
-        fprintf(stderr, "spillway: %s\n", err.text);
+    if (code == SW_OK || (err.os_errno == EPIPE && reader_left()))
+        return 0;
+    fprintf(stderr, "spillway: %s\n", err.text);
     return sw_code_exit_status(code);
 }
 
@@ -298,10 +307,9 @@ int sw_main(int argc, char **argv)
         return 2;
     }
     int status = run_command(argc, argv);
-    if ((fflush(stdout) != 0 || ferror(stdout)) && status == 0) {
-        if (errno != EPIPE)
-            perror("spillway: cannot write to standard output");
-        status = 1;
+    if ((fflush(stdout) != 0 || ferror(stdout)) && !reader_left()) {
+        perror("spillway: cannot write to standard output");
+        status = status != 0 ? status : 1;
     }
     return status;
 }

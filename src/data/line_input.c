@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -141,6 +142,15 @@ enum sw_line sw_line_input_take(struct sw_line_input *input, struct sw_text *lin
     }
     input->at_start = false;
     return too_long ? SW_LINE_TOO_LONG : SW_LINE_TAKEN;
+}
+
+bool sw_line_input_wait(struct sw_line_input *input, int milliseconds)
+{
+    struct pollfd descriptor = {.fd = input->descriptor, .events = POLLIN};
+    if (input->file_bytes >= 0 || input->ended ||
+        (input->at < input->end && memchr(input->at, '\n', (size_t)(input->end - input->at))))
+        return true;
+    return poll(&descriptor, 1, milliseconds) > 0;
 }
 
 const char *sw_line_input_name(const struct sw_line_input *input)

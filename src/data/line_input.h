@@ -27,6 +27,10 @@ enum sw_line { SW_LINE_TAKEN, SW_LINE_TOO_LONG, SW_LINE_END, SW_LINE_FAILED };
 enum sw_line sw_line_input_take(struct sw_line_input *input, struct sw_text *line,
                                 int64_t max_bytes, struct sw_err *err);
 
+/* Wait until a line, or the end, may be taken without waiting: at most so many milliseconds, -1:
+ * without limit. False when the time is over or a signal came. Files never wait. */
+bool sw_line_input_wait(struct sw_line_input *input, int milliseconds);
+
 const char *sw_line_input_name(const struct sw_line_input *input); /* for messages */
 int64_t sw_line_input_line(const struct sw_line_input *input);     /* of the last taken, from 1 */
 int64_t sw_line_input_bytes_read(const struct sw_line_input *input);

@@ -349,6 +349,11 @@ sw_code sw_rows_next(struct sw_rows *rows, struct sw_rows_field *fields, bool *o
     }
 }
 
+bool sw_rows_wait(struct sw_rows *rows, int milliseconds)
+{
+    return sw_line_input_wait(rows->input, milliseconds);
+}
+
 int64_t sw_rows_line(const struct sw_rows *rows)
 {
     return rows->row_line;

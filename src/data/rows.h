@@ -48,6 +48,10 @@ void sw_rows_close(struct sw_rows *rows);
 sw_code sw_rows_next(struct sw_rows *rows, struct sw_rows_field *fields, bool *out_end,
                      struct sw_err *err) SW_WARN_UNUSED;
 
+/* Wait until a line, or the end, may be read without waiting: at most so many milliseconds, -1:
+ * without limit. False when the time is over or a signal came. Files never wait. */
+bool sw_rows_wait(struct sw_rows *rows, int milliseconds);
+
 int64_t sw_rows_line(const struct sw_rows *rows);       /* where the last row began, from 1 */
 int64_t sw_rows_bytes_read(const struct sw_rows *rows); /* for progress */
 int64_t sw_rows_file_bytes(const struct sw_rows *rows); /* -1: a pipe */

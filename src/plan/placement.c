@@ -509,7 +509,13 @@ static sw_code refuse(struct search *search, int64_t chunk_bytes, struct sw_err 
     if (request.nvme_bytes <= 0 && request.host_memory_bytes > 0 &&
         plan->total_bytes[SW_TIER_HOST] > request.host_memory_bytes)
         sw_text_add(&text, ", or directories to spill to (offload.nvme)");
-    if (request.micro_batch > 1)
+    if (request.purpose == SW_FOR_GENERATION)
+        sw_text_add(&text,
+                    "; fewer --beams (now %lld) or --max-new-tokens (now %lld), or a shorter "
+                    "--max-source-length (now %lld) needs less",
+                    (long long)request.generation_beams, (long long)request.generation_length,
+                    (long long)request.source_length);
+    else if (request.micro_batch > 1)
         sw_text_add(&text, "; a smaller train.micro_batch (now %lld) needs less",
                     (long long)request.micro_batch);
     if (request.recompute == SW_RECOMPUTE_OFF && training(search))

@@ -1,0 +1,12 @@
+/* Stopping on request: Ctrl-C and SIGTERM. */
+#ifndef SPILLWAY_CLI_STOP_H
+#define SPILLWAY_CLI_STOP_H
+
+#include <stdbool.h>
+
+/* From now on the first signal prints `words` (borrowed for good) and is noted; a second one ends
+ * the process at once, with 128 + its number. */
+void sw_stop_watch(const char *words);
+bool sw_stop_asked(void);
+
+#endif

@@ -3,7 +3,9 @@
 #include "tests/command.h"
 
 #include "base/json.h"
+#include "base/text.h"
 #include "data/tokenizer.h"
+#include "train/space.h"
 
 #include <math.h>
 
@@ -11,12 +13,12 @@ struct world {
     char *at; /* a scratch directory: model, rows.jsonl, eval.jsonl, job.yaml */
 };
 
-static const char CONFIG[] =
-    "{\"model_type\": \"t5\", \"d_model\": 16, \"d_kv\": 4, \"d_ff\": 32, \"num_layers\": 1,"
-    " \"num_decoder_layers\": 1, \"num_heads\": 2, \"vocab_size\": 128,"
-    " \"relative_attention_num_buckets\": 8, \"feed_forward_proj\": \"relu\","
-    " \"decoder_start_token_id\": 0, \"pad_token_id\": 0, \"eos_token_id\": 1,"
-    " \"dropout_rate\": 0.1, \"is_encoder_decoder\": true, \"tie_word_embeddings\": true}\n";
+#define CONFIG(MODEL, FEED)                                                                        \
+    "{\"model_type\": \"t5\", \"d_model\": " #MODEL ", \"d_kv\": 4, \"d_ff\": " #FEED              \
+    ", \"num_layers\": 1, \"num_decoder_layers\": 1, \"num_heads\": 2, \"vocab_size\": 128,"       \
+    " \"relative_attention_num_buckets\": 8, \"feed_forward_proj\": \"relu\","                     \
+    " \"decoder_start_token_id\": 0, \"pad_token_id\": 0, \"eos_token_id\": 1,"                    \
+    " \"dropout_rate\": 0.1, \"is_encoder_decoder\": true, \"tie_word_embeddings\": true}\n"
 
 enum { ROWS = 24 };
 
@@ -110,7 +112,7 @@ static void make_model(const struct world *world)
         .next = next_text, .context = &at, .pieces = 12, .character_coverage = 1};
     assert_ok(sw_tokenizer_train(&training, spiece, &err), &err);
     free(spiece);
-    put(world, "config.json", CONFIG);
+    put(world, "config.json", CONFIG(16, 32));
     expect(world, "init --config @/config.json --tokenizer @/spiece.model --out @/model", 0,
            "parameters");
 }
@@ -389,6 +391,63 @@ static void a_step_is_predicted_and_run(void **state)
     drop(world, "machine.json");
 }
 
+/* ---- room for what is written ---- */
+
+static void room_is_counted(void **state)
+{
+    (void)state;
+    /* every checkpoint of the last ones kept, one more while it is written, and the final model */
+    struct sw_space space = {
+        .checkpoint_bytes = 100, .final_bytes = 30, .saves = 10, .keep = 2, .existing = 0};
+    assert_int_equal(sw_space_needed(&space), 300);
+    space.keep = 1;
+    assert_int_equal(sw_space_needed(&space), 200);
+    space.saves = 1;
+    assert_int_equal(sw_space_needed(&space), 130);
+    space.keep = 3;
+    space.saves = 2;
+    assert_int_equal(sw_space_needed(&space), 230);
+    space.existing = 3; /* takes the place of two */
+    assert_int_equal(sw_space_needed(&space), 100);
+    space.keep = 0;
+    assert_int_equal(sw_space_needed(&space), 130);
+    space.saves = 0;
+    assert_int_equal(sw_space_needed(&space), 30);
+    space.stops = true;
+    assert_int_equal(sw_space_needed(&space), 100);
+    space.final_bytes = 0;
+    space.stops = false;
+    assert_int_equal(sw_space_needed(&space), 0);
+}
+
+static void too_little_room_is_refused_with_numbers(void **state)
+{
+    const struct world *world = *state;
+    struct sw_err err;
+    sw_err_init(&err);
+    struct sw_space space = {.checkpoint_bytes = INT64_C(3) << 30,
+                             .final_bytes = INT64_C(1) << 30,
+                             .final_is_fp32 = true,
+                             .saves = 9,
+                             .keep = 2};
+    assert_ok(sw_space_check(&space, "run", INT64_C(9) << 30, &err), &err);
+    assert_ok(sw_space_check(&space, "run", -1, &err), &err);
+    assert_refused(sw_space_check(&space, "run", INT64_C(8) << 30, &err), SW_E_FIT,
+                   "output.dir run needs up to 9.0 GiB (a checkpoint is 3.0 GiB, the final model "
+                   "1.0 GiB), its file system has 8.0 GiB free; output.keep_last: 1 would do",
+                   &err);
+    space.saves = 0;
+    assert_refused(sw_space_check(&space, "run", INT64_C(600) << 20, &err), SW_E_FIT,
+                   "output.dtype: bf16 would do", &err);
+    assert_refused(sw_space_check(&space, "run", 1000, &err), SW_E_FIT,
+                   "1000 bytes free; choose an output.dir", &err);
+    /* No machine has room for a model of 10^13 parameters. */
+    put(world, "huge.json", CONFIG(1048576, 16777216));
+    expect(world, "init --config @/huge.json --tokenizer @/spiece.model --out @/huge", 3,
+           "does not fit: the weights take");
+    assert_false(has(world, "huge"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -399,6 +458,8 @@ int main(void)
         cmocka_unit_test(a_finished_run_is_left_alone),
         cmocka_unit_test(a_resumed_run_says_what_is_set_otherwise),
         cmocka_unit_test(a_damaged_checkpoint_is_not_the_end),
+        cmocka_unit_test(room_is_counted),
+        cmocka_unit_test(too_little_room_is_refused_with_numbers),
         cmocka_unit_test(a_trace_goes_into_the_run_directory),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

@@ -94,6 +94,19 @@ sw_code sw_text_check(const struct sw_text *text, const char *what, struct sw_er
     return SW_OK;
 }
 
+void sw_text_add_size(struct sw_text *text, int64_t bytes)
+{
+    static const char *const units[] = {"KiB", "MiB", "GiB"};
+    double value = (double)bytes / 1024;
+    int unit = 0;
+    for (; unit < 2 && value >= 1000; unit++)
+        value /= 1024;
+    if (bytes < 1024)
+        sw_text_add(text, "%lld bytes", (long long)bytes);
+    else
+        sw_text_add(text, "%.1f %s", value, units[unit]);
+}
+
 int sw_text_distance(const char *a, const char *b)
 {
     enum { COMPARED = 64 };

@@ -23,6 +23,8 @@ void sw_text_add_json_string(struct sw_text *text, const char *string);
 /* A number as JSON: the shortest decimal that reads back as the same double; null when it is not
  * finite. */
 void sw_text_add_json_double(struct sw_text *text, double value);
+/* Bytes for a person: "512 bytes", "3.2 MiB", "101.5 GiB". */
+void sw_text_add_size(struct sw_text *text, int64_t bytes);
 /* Letters to insert, remove, change or swap with their neighbour to make `b` of `a`: how far a
  * mistyped word is off. Of longer words the first 64 bytes count. */
 int sw_text_distance(const char *a, const char *b);

@@ -12,7 +12,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { FORMAT = 1, PIECE_ELEMENTS = 1 << 20, NAME_BYTES = SW_PARAM_NAME_BYTES + 32 };
+enum {
+    FORMAT = 1,
+    PIECE_ELEMENTS = 1 << 20,
+    NAME_BYTES = SW_PARAM_NAME_BYTES + 32,
+    SMALL_FILES_BYTES = 4 << 20, /* headers, config.json, the tokenizer */
+};
 
 static const char STATES_FILE[] = "optimizer.safetensors", STATE_FILE[] = "state.json";
 
@@ -81,6 +86,21 @@ static sw_code walk_states(const struct state_entry *entries, int64_t count, pie
     }
     free(piece);
     return code;
+}
+
+sw_code sw_checkpoint_bytes(const struct sw_model *model, const struct sw_optim_settings *optim,
+                            int64_t *out, struct sw_err *err)
+{
+    struct state_entry *entries = NULL;
+    int64_t count = 0, bytes = SMALL_FILES_BYTES + model->elements * sw_dtype_bytes(SW_F32);
+    sw_code code = list_states(model, optim, &entries, &count, err);
+    if (code != SW_OK)
+        return code;
+    for (int64_t i = 0; i < count; i++)
+        bytes += entries[i].described.elements * sw_dtype_bytes(entries[i].described.dtype);
+    free(entries);
+    *out = bytes;
+    return SW_OK;
 }
 
 /* ---- saving ---- */

@@ -23,6 +23,10 @@ sw_code sw_checkpoint_save(struct sw_engine *engine, const struct sw_model *mode
                            const char *directory, const struct sw_run_state *state,
                            const struct sw_transfer *transfer, struct sw_err *err) SW_WARN_UNUSED;
 
+/* About the bytes of its files; a little more than they take. */
+sw_code sw_checkpoint_bytes(const struct sw_model *model, const struct sw_optim_settings *optim,
+                            int64_t *out, struct sw_err *err) SW_WARN_UNUSED;
+
 /* state.json of a checkpoint. SW_E_USAGE when the directory is no checkpoint. */
 sw_code sw_checkpoint_read(const char *directory, struct sw_run_state *out,
                            struct sw_err *err) SW_WARN_UNUSED;

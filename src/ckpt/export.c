@@ -236,8 +236,7 @@ static sw_code check_space(const struct sw_export *export, struct sw_err *err)
     int64_t free_bytes = sw_directory_free_bytes(export->temporary);
     if (free_bytes >= 0 && free_bytes < bytes)
         return SW_FAIL_OS(err, SW_E_IO, ENOSPC,
-                          "the model needs %lld bytes at %s, its file system has %lld free "
-                          "(output.dir or output.dtype: bfloat16 would help)",
+                          "the model needs %lld bytes at %s, its file system has %lld free",
                           (long long)bytes, export->target, (long long)free_bytes);
     return SW_OK;
 }

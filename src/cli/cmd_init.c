@@ -59,6 +59,26 @@ static sw_code open_model(struct init *init, struct sw_err *err)
     return code;
 }
 
+static sw_code check_space(const struct init *init, struct sw_err *err)
+{
+    int64_t needed = init->weights ? init->model->elements * sw_dtype_bytes(SW_F32) : 0;
+    int64_t there = sw_directory_free_bytes(init->out);
+    if (there < 0 || needed <= there)
+        return SW_OK;
+    struct sw_text text = {0};
+    sw_text_add(&text, "does not fit: the weights take ");
+    sw_text_add_size(&text, needed);
+    sw_text_add(&text, ", the file system of --out %s has ", init->out);
+    sw_text_add_size(&text, there);
+    sw_text_add(&text, " free; choose an --out with more room, or --no-weights (random weights "
+                       "are made when training begins, model.random_init: true)");
+    sw_code code = sw_text_check(&text, "a message", err);
+    if (code == SW_OK)
+        code = SW_FAIL(err, SW_E_FIT, "%s", text.bytes);
+    free(text.bytes);
+    return code;
+}
+
 struct making {
     const struct init *init;
     struct sw_export *export;
@@ -154,6 +174,8 @@ static sw_code run(const struct sw_cli_args *args, struct sw_err *err)
         code = read_config(&init, err);
     if (code == SW_OK)
         code = open_model(&init, err);
+    if (code == SW_OK)
+        code = check_space(&init, err);
     if (code == SW_OK)
         code = write_directory(&init, err);
     if (code == SW_OK)

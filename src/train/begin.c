@@ -127,6 +127,23 @@ static sw_code open_metrics(struct sw_run *run, struct sw_err *err)
     return code;
 }
 
+/* A run that is not meant to stop may run without room for a checkpoint, knowingly. */
+static void warn_of_stopping(struct sw_run *run)
+{
+    int64_t there = sw_directory_free_bytes(run->config->output.dir);
+    struct sw_text text = {0};
+    if (run->space.saves > 0 || there < 0 || there >= run->space.checkpoint_bytes)
+        return;
+    sw_text_add_size(&text, run->space.checkpoint_bytes);
+    sw_text_add(&text, " and output.dir's file system has ");
+    sw_text_add_size(&text, there);
+    if (!text.failed)
+        sw_progress_say(&run->session.progress,
+                        "warning: a checkpoint takes %s free: stopping early would lose the run",
+                        text.bytes);
+    free(text.bytes);
+}
+
 static void introduce(struct sw_run *run)
 {
     const struct sw_plan *plan = run->session.plan;
@@ -143,10 +160,38 @@ static void introduce(struct sw_run *run)
                         (long long)run->state.step);
 }
 
+/* Is there room for what will be written? Asked early, and again when spill files have theirs. */
+static sw_code check_space(struct sw_run *run, struct sw_err *err)
+{
+    const struct sw_config *config = run->config;
+    int64_t every = config->output.save_every, checkpoint_bytes;
+    const struct sw_session *session = &run->session;
+    sw_code code = sw_checkpoint_bytes(session->model, &session->optim, &checkpoint_bytes, err);
+    if (code != SW_OK)
+        return code;
+    enum sw_dtype dtype = sw_session_output_dtype(config);
+    run->space = (struct sw_space){
+        .checkpoint_bytes = checkpoint_bytes,
+        .final_bytes = config->output.final ? session->model->elements * sw_dtype_bytes(dtype) : 0,
+        .final_is_fp32 = dtype == SW_F32,
+        .keep = config->output.keep_last,
+        .stops = config->run.max_time_seconds > 0,
+    };
+    if (every > 0) /* while the number of steps is not known, many */
+        run->space.saves =
+            run->steps > 0 ? (run->steps - 1) / every - run->state.step / every + 1 : INT32_MAX;
+    for (int64_t step = INT64_MAX; (step = sw_run_dir_before(run->directory, step)) >= 0;)
+        run->space.existing++;
+    return sw_space_check(&run->space, config->output.dir,
+                          sw_directory_free_bytes(config->output.dir), err);
+}
+
 /* From here on output.dir is written. */
 static sw_code write_and_start(struct sw_run *run, struct sw_err *err)
 {
-    sw_code code = sw_run_dir_make(run->directory, err);
+    sw_code code = check_space(run, err);
+    if (code == SW_OK)
+        code = sw_run_dir_make(run->directory, err);
     if (code == SW_OK)
         code = sw_run_set_damaged_aside(run, err);
     if (code == SW_OK)
@@ -161,6 +206,8 @@ static sw_code write_and_start(struct sw_run *run, struct sw_err *err)
         code = sw_engine_start(run->session.engine, err);
     if (code == SW_OK)
         introduce(run);
+    if (code == SW_OK)
+        warn_of_stopping(run);
     return code;
 }
 
@@ -190,6 +237,8 @@ sw_code sw_run_begin(struct sw_run *run, struct sw_err *err)
                            run->resumed != NULL ? run->resumed : config->model.path, err);
     if (code == SW_OK)
         code = plan_run(run, err);
+    if (code == SW_OK)
+        code = check_space(run, err);
     if (code == SW_OK)
         code = load_rows(run, err);
     if (code == SW_OK && run->options->resume != NULL)

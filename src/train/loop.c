@@ -169,9 +169,7 @@ static sw_code finish(struct sw_run *run, struct sw_err *err)
     char *path = sw_run_dir_file(run->directory, "final");
     if (path == NULL)
         return SW_FAIL(err, SW_E_MEMORY, "no memory for a path");
-    enum sw_dtype dtype = config->output.dtype == SW_CFG_BF16   ? SW_BF16
-                          : config->output.dtype == SW_CFG_FP16 ? SW_F16
-                                                                : SW_F32;
+    enum sw_dtype dtype = sw_session_output_dtype(config);
     struct sw_transfer transfer = sw_session_transfer(session, "writing the model");
     sw_memory_unseal();
     code = sw_weights_export(session->engine, session->model, run->source, path, dtype, NULL, NULL,

@@ -7,6 +7,7 @@
 #include "train/loop.h"
 #include "train/metrics.h"
 #include "train/session.h"
+#include "train/space.h"
 
 struct sw_run {
     const struct sw_train_options *options;
@@ -22,6 +23,7 @@ struct sw_run {
     int64_t steps, nonfinite_in_a_row;
     int64_t ended_after; /* --resume auto over a run that ended and kept no checkpoint: its steps */
     bool finished;       /* there is nothing to do */
+    struct sw_space space;   /* what will be written */
     double begin_seconds;    /* of the loop */
     int64_t first_step_done; /* steps done before this process */
 };

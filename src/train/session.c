@@ -185,6 +185,13 @@ sw_code sw_session_request(struct sw_session *session, enum sw_purpose purpose,
     return sw_tiers_limits(config, cpu, out, err) == SW_OK ? SW_OK : sw_config_locate(config, err);
 }
 
+enum sw_dtype sw_session_output_dtype(const struct sw_config *config)
+{
+    return config->output.dtype == SW_CFG_BF16   ? SW_BF16
+           : config->output.dtype == SW_CFG_FP16 ? SW_F16
+                                                 : SW_F32;
+}
+
 struct sw_transfer sw_session_transfer(struct sw_session *session, const char *what)
 {
     session->progress.what = what;

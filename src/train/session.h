@@ -53,6 +53,9 @@ sw_code sw_session_prepare(struct sw_session *session, const struct sw_plan_requ
 sw_code sw_session_optimizer(const struct sw_config *config, int64_t total_steps,
                              struct sw_optim_settings *out, struct sw_err *err) SW_WARN_UNUSED;
 
+/* Of the weights in output.dir/final. */
+enum sw_dtype sw_session_output_dtype(const struct sw_config *config);
+
 /* For sw_weights_*(): shows "what 43 %". */
 struct sw_transfer sw_session_transfer(struct sw_session *session, const char *what);
 

@@ -83,7 +83,7 @@ static void test_jsonl(void **state)
         {JSONL = "{}\n"},
         {JSONL = "\n\n{\"source\": \"a\", }\n"},
         {JSONL = "{\"source\": \"a\", \"target\": \"b\"}\n{\"source\": \"\xFF\"}\n"},
-        {JSONL = "\xFF\xFE{\0", .count = 4},
+        {JSONL = "\xFF\xFE{\0", .count = 4, .skip = true},
         {JSONL = "{\"source\": \"a\0\", \"target\": \"b\"}", .count = 30},
         {JSONL = "{\"source\": \"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\"}\n"
                  "{\"source\": \"a\", \"target\": \"b\"}\n",
@@ -105,11 +105,52 @@ static void test_jsonl(void **state)
         "E f, line 1: no field \"source\"; the row has no field at all",
         "E f, line 3: not valid JSON: column 17: string or '}' expected near '}'",
         "[a][b]E f, line 2: byte 13 is not UTF-8",
-        "E f, line 1: byte 1 is not UTF-8 (the file looks like UTF-16: save it as UTF-8)",
+        "E f is text in UTF-16: save it as UTF-8 first (iconv -f UTF-16 -t UTF-8)",
         "E f, line 1: not valid JSON: column 13: control character 0x0 near '\"a'",
-        "[a][b]! 1, f, line 1: the row is longer than 40 bytes",
+        "[a][b]! 1, f, line 1: the row is longer than 40 bytes (every row has to stand on a line "
+        "of "
+        "its own)",
         ("[a][b][c][d]! 2, f, line 1: not valid JSON: column 1: string or '}' expected near end of "
-         "file"),
+         "file; an object has to stand on one line (jq -c . makes it so)"),
+    };
+    check(cases, sizeof cases / sizeof cases[0], wanted);
+}
+
+/* What cannot be rows at all ends reading, bad rows skipped or not. */
+static void test_foreign(void **state)
+{
+    (void)state;
+    static const struct reading cases[] = {
+        {JSONL = "\x1F\x8B\x08\0\nabc", .count = 8, .skip = true},
+        {TSV = "\x28\xB5\x2F\xFD\n"},
+        {CSV = "PK\x03\x04\n"},
+        {CSV = "PAR1\x15\n"},
+        {TSV = "PAR1\n"},
+        {JSONL = "{\0\"\0s\0", .count = 6},
+        {CSV = "\0s\0o", .count = 4},
+        {TSV = "\xFE\xFF\0s", .count = 4},
+        {JSONL = "version https://git-lfs.github.com/spec/v1\noid sha256:00\n"},
+        {JSONL = "[{\"source\": \"a\", \"target\": \"b\"}]", .skip = true},
+        {JSONL = "\n [\n  {\"source\": \"a\", \"target\": \"b\"}\n]\n", .skip = true},
+        {JSONL = "{\"source\": \"a\", \"target\": \"b\"}\n[{\"source\": \"a\"}]\n"},
+        {JSONL = "[]\n"},
+    };
+    static const char *const wanted[] = {
+        "E f is compressed by gzip: gunzip it first",
+        "E f is compressed by zstd: unzstd it first",
+        "E f is a zip archive or a spreadsheet: unpack it, or save its rows as CSV",
+        "E f is a Parquet file: write its rows as JSONL first",
+        "E f, line 1: no field \"source\"; the header line names PAR1",
+        "E f is text in UTF-16: save it as UTF-8 first (iconv -f UTF-16 -t UTF-8)",
+        "E f is text in UTF-16: save it as UTF-8 first (iconv -f UTF-16 -t UTF-8)",
+        "E f is text in UTF-16: save it as UTF-8 first (iconv -f UTF-16 -t UTF-8)",
+        "E f is a Git LFS pointer, not the file itself: git lfs pull fetches it",
+        "E f is one JSON list, where every line has to be an object of its own (JSONL): jq -c "
+        "'.[]' makes it so",
+        "E f is one JSON list, where every line has to be an object of its own (JSONL): jq -c "
+        "'.[]' makes it so",
+        "[a][b]E f, line 2: a list, where an object with fields is expected",
+        "E f, line 1: a list, where an object with fields is expected",
     };
     check(cases, sizeof cases / sizeof cases[0], wanted);
 }
@@ -296,13 +337,10 @@ static void test_output(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_jsonl),
-        cmocka_unit_test(test_tsv),
-        cmocka_unit_test(test_csv),
-        cmocka_unit_test(test_files),
-        cmocka_unit_test(test_standard_input),
-        cmocka_unit_test(test_utf8),
-        cmocka_unit_test(test_output),
+        cmocka_unit_test(test_jsonl), cmocka_unit_test(test_foreign),
+        cmocka_unit_test(test_tsv),   cmocka_unit_test(test_csv),
+        cmocka_unit_test(test_files), cmocka_unit_test(test_standard_input),
+        cmocka_unit_test(test_utf8),  cmocka_unit_test(test_output),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

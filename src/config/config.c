@@ -248,9 +248,22 @@ static sw_code check_spill(const struct sw_config *c, struct sw_err *err)
     return SW_OK;
 }
 
+/* A key that nothing reads must not look as if it did. */
+static sw_code check_data(const struct sw_config *config, struct sw_err *err)
+{
+    if (strcmp(config->data.text_field, "text") == 0) /* its default, given or not */
+        return SW_OK;
+    return SW_FAIL(err, SW_E_USAGE,
+                   "data.text_field: it is for causal models, which this version has not; rows of "
+                   "T5 have two fields, data.source_field and data.target_field (plain text is not "
+                   "turned into rows by span corruption)");
+}
+
 sw_code sw_config_check(const struct sw_config *config, struct sw_err *err)
 {
     sw_code code = check_train(config, err);
+    if (code == SW_OK)
+        code = check_data(config, err);
     if (code == SW_OK)
         code = check_numbers(config, err);
     if (code == SW_OK)

@@ -22,7 +22,7 @@ const struct sw_option sw_options[] = {
     {"data.target_field", SW_OPTION_STRING, AT(data.target_field), "target", NULL, 0, 0,
      "field of the wanted text"},
     {"data.text_field", SW_OPTION_STRING, AT(data.text_field), "text", NULL, 0, 0,
-     "field of the text, for causal models"},
+     "field of the text, for causal models: there are none yet, so nothing else is taken"},
     {"data.max_source_length", SW_OPTION_INTEGER, AT(data.max_source_length), "512", NULL, 1, 32768,
      "tokens of a source, EOS included; longer ones are cut"},
     {"data.max_target_length", SW_OPTION_INTEGER, AT(data.max_target_length), "128", NULL, 1, 32768,

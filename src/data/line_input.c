@@ -1,6 +1,7 @@
 #include "data/line_input.h"
 
 #include "base/mem.h"
+#include "data/foreign.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -110,13 +111,22 @@ static sw_code fill(struct sw_line_input *input, struct sw_err *err)
     return SW_OK;
 }
 
+/* Before the first line: none of a file that is no text. */
+static sw_code check_start(const struct sw_line_input *input, struct sw_err *err)
+{
+    const char *foreign = input->at_start && input->at < input->end
+                              ? sw_foreign_file(input->at, input->end - input->at)
+                              : NULL;
+    return foreign == NULL ? SW_OK : SW_FAIL(err, SW_E_FORMAT, "%s is %s", input->name, foreign);
+}
+
 enum sw_line sw_line_input_take(struct sw_line_input *input, struct sw_text *line,
                                 int64_t max_bytes, struct sw_err *err)
 {
     static const char mark[] = "\xEF\xBB\xBF";
     const int64_t mark_bytes = sizeof mark - 1, begin = line->used_bytes;
     bool too_long = false, whole = false;
-    if (fill(input, err) != SW_OK)
+    if (fill(input, err) != SW_OK || check_start(input, err) != SW_OK)
         return SW_LINE_FAILED;
     if (input->ended)
         return SW_LINE_END;

@@ -23,7 +23,8 @@ enum sw_line { SW_LINE_TAKEN, SW_LINE_TOO_LONG, SW_LINE_END, SW_LINE_FAILED };
 /* Append the next line to `line`, without its '\n' (a '\r' before it stays) and without a byte
  * order mark at the file's start. TOO_LONG: the line does not fit in max_bytes of `line`; it is
  * passed over to its end. END: there is no further line; one that the file ends in without '\n'
- * counts, an empty one behind the last '\n' does not. FAILED: `err` says why. */
+ * counts, an empty one behind the last '\n' does not. FAILED: `err` says why; a file that is no
+ * text in UTF-8 (foreign.h) fails before its first line. */
 enum sw_line sw_line_input_take(struct sw_line_input *input, struct sw_text *line,
                                 int64_t max_bytes, struct sw_err *err);
 

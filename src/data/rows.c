@@ -18,6 +18,7 @@ struct sw_rows {
     struct sw_line_input *input;
     struct sw_text line;
     struct sw_json *json;               /* the last JSONL row: its strings are borrowed */
+    bool begun;                         /* a JSONL row was there */
     struct sw_cells cells;              /* the last TSV or CSV row */
     int64_t columns;                    /* of the header line */
     int64_t wanted[SW_ROWS_FIELDS_MAX]; /* column of each field */
@@ -76,16 +77,16 @@ static enum taken take_line(struct sw_rows *rows, int64_t used_bytes, struct sw_
     case SW_LINE_END:
         return END;
     case SW_LINE_TOO_LONG:
-        return bad_row(rows, err, number, "the row is longer than %lld bytes",
-                       (long long)rows->options.max_row_bytes);
+        return bad_row(rows, err, number, "the row is longer than %lld bytes%s",
+                       (long long)rows->options.max_row_bytes,
+                       number == 1 && rows->options.format == SW_ROWS_JSONL
+                           ? " (every row has to stand on a line of its own)"
+                           : "");
     case SW_LINE_TAKEN:
         break;
     }
     if (line->used_bytes > 0 && (wrong = sw_utf8_check(line->bytes, line->used_bytes)) >= 0)
-        return bad_row(rows, err, number, "byte %lld is not UTF-8%s", (long long)wrong + 1,
-                       number == 1 && wrong == 0 && (unsigned char)line->bytes[0] >= 0xFE
-                           ? " (the file looks like UTF-16: save it as UTF-8)"
-                           : "");
+        return bad_row(rows, err, number, "byte %lld is not UTF-8", (long long)wrong + 1);
     return ROW;
 }
 
@@ -112,9 +113,65 @@ static enum taken missing_key(const struct sw_rows *rows, const char *key, struc
                    names.text);
 }
 
-static enum taken take_json(struct sw_rows *rows, struct sw_rows_field *fields, struct sw_err *err)
+/* The line's text without blanks around it is `text`, or with `begins` begins so. */
+static bool line_is(const struct sw_text *line, const char *text, bool begins)
+{
+    static const char blanks[] = " \t\r";
+    int64_t at = 0, bytes = (int64_t)strlen(text);
+    while (at < line->used_bytes && memchr(blanks, line->bytes[at], sizeof blanks - 1) != NULL)
+        at++;
+    if (line->used_bytes - at < bytes || memcmp(line->bytes + at, text, (size_t)bytes) != 0)
+        return false;
+    const struct sw_text rest = {.bytes = line->bytes + at + bytes,
+                                 .used_bytes = line->used_bytes - at - bytes};
+    return begins || is_blank(&rest, blanks);
+}
+
+/* The first row is (the beginning of) a list of objects: the file is one JSON value. No row of it
+ * can be taken, so it is not passed over as a bad row either. */
+static enum taken whole_list(const struct sw_rows *rows, struct sw_err *err)
+{
+    const char *name = sw_line_input_name(rows->input);
+    SW_FAIL(err, SW_E_FORMAT,
+            "%s is one JSON list, where every line has to be an object of its own (JSONL): "
+            "jq -c '.[]' makes it so",
+            name);
+    return FAILED;
+}
+
+/* rows->line holds a line: its value into rows->json. */
+static enum taken parse_line(struct sw_rows *rows, struct sw_err *err)
 {
     struct sw_err problem;
+    bool list = !rows->begun && line_is(&rows->line, "[", true);
+    rows->begun = true;
+    sw_err_init(&problem);
+    if (sw_json_parse(rows->line.bytes, rows->line.used_bytes, "it", &rows->json, &problem) !=
+        SW_OK) {
+        const char *column = strstr(problem.text, "column "); /* the line is the file's, not 1 */
+        if (problem.code == SW_E_MEMORY) {
+            SW_FAIL(err, SW_E_MEMORY, "%s", problem.text);
+            return FAILED;
+        }
+        if (list)
+            return whole_list(rows, err);
+        return bad_row(rows, err, rows->row_line, "not valid JSON: %s%s",
+                       column != NULL ? column : problem.text,
+                       line_is(&rows->line, "{", false)
+                           ? "; an object has to stand on one line (jq -c . makes it so)"
+                           : "");
+    }
+    if (list && sw_json_count(rows->json) > 0 &&
+        sw_json_kind(sw_json_at(rows->json, 0)) == SW_JSON_OBJECT)
+        return whole_list(rows, err);
+    if (sw_json_kind(rows->json) != SW_JSON_OBJECT)
+        return bad_row(rows, err, rows->row_line, "%s, where an object with fields is expected",
+                       sw_json_kind_name(rows->json));
+    return ROW;
+}
+
+static enum taken take_json(struct sw_rows *rows, struct sw_rows_field *fields, struct sw_err *err)
+{
     if (rows->json != NULL)
         sw_json_free(rows->json);
     rows->json = NULL;
@@ -124,20 +181,9 @@ static enum taken take_json(struct sw_rows *rows, struct sw_rows_field *fields, 
         return taken;
     if (is_blank(&rows->line, " \t\r"))
         return BLANK;
-    sw_err_init(&problem);
-    if (sw_json_parse(rows->line.bytes, rows->line.used_bytes, "it", &rows->json, &problem) !=
-        SW_OK) {
-        const char *column = strstr(problem.text, "column "); /* the line is the file's, not 1 */
-        if (problem.code == SW_E_MEMORY) {
-            SW_FAIL(err, SW_E_MEMORY, "%s", problem.text);
-            return FAILED;
-        }
-        return bad_row(rows, err, rows->row_line, "not valid JSON: %s",
-                       column != NULL ? column : problem.text);
-    }
-    if (sw_json_kind(rows->json) != SW_JSON_OBJECT)
-        return bad_row(rows, err, rows->row_line, "%s, where an object with fields is expected",
-                       sw_json_kind_name(rows->json));
+    taken = parse_line(rows, err);
+    if (taken != ROW)
+        return taken;
     for (int i = 0; i < rows->options.fields_count; i++) {
         const struct sw_json *value = sw_json_get(rows->json, rows->options.fields[i]);
         if (value == NULL)
@@ -232,6 +278,8 @@ static sw_code read_header(struct sw_rows *rows, struct sw_err *err)
         return SW_FAIL(err, SW_E_FORMAT,
                        "%s is empty: its first line has to name the fields of the rows",
                        sw_line_input_name(rows->input));
+    if (taken == FAILED)
+        return err->code;
     if (taken != ROW)
         return sw_err_while(err, "reading the header line");
     rows->columns = rows->cells.count;

@@ -130,6 +130,8 @@ enum sw_aio_call {
 sw_code sw_aio_fault_open(struct sw_aio_fault **out, enum sw_aio_fault_kind kind, int64_t position,
                           struct sw_err *err) SW_WARN_UNUSED;
 void sw_aio_fault_close(struct sw_aio_fault *fault);
+/* Before the first call: those behind the position fail, too. */
+void sw_aio_fault_stay(struct sw_aio_fault *fault);
 /* Calls counted so far, of every sort and of one. */
 int64_t sw_aio_fault_count(const struct sw_aio_fault *fault);
 int64_t sw_aio_fault_count_of(const struct sw_aio_fault *fault, enum sw_aio_call call);

@@ -10,6 +10,7 @@
 struct sw_aio_fault {
     enum sw_aio_fault_kind kind;
     int64_t position;
+    bool stays;
     atomic_llong count;
     atomic_llong counts[SW_AIO_CALLS];
 };
@@ -24,6 +25,11 @@ sw_code sw_aio_fault_open(struct sw_aio_fault **out, enum sw_aio_fault_kind kind
     fault->position = position;
     *out = fault;
     return SW_OK;
+}
+
+void sw_aio_fault_stay(struct sw_aio_fault *fault)
+{
+    fault->stays = true;
 }
 
 void sw_aio_fault_close(struct sw_aio_fault *fault)
@@ -47,8 +53,9 @@ static enum sw_aio_fault_kind count_call(struct sw_aio_fault *fault, enum sw_aio
     if (fault == NULL)
         return SW_AIO_FAULT_NONE;
     atomic_fetch_add(&fault->counts[call], 1);
-    return atomic_fetch_add(&fault->count, 1) + 1 == fault->position ? fault->kind
-                                                                     : SW_AIO_FAULT_NONE;
+    int64_t at = atomic_fetch_add(&fault->count, 1) + 1;
+    bool hit = at == fault->position || (fault->stays && at > fault->position);
+    return hit ? fault->kind : SW_AIO_FAULT_NONE;
 }
 
 static int errno_of(enum sw_aio_fault_kind kind)

@@ -7,16 +7,16 @@
 
 enum { VOCABULARY = 509 };
 
-struct sw_model *make_model(bool untied)
+static struct sw_model *make_layers(int encoder, int decoder, bool untied)
 {
     char text[512];
     int bytes = snprintf(
         text, sizeof text,
         "{\"model_type\": \"t5\", \"d_model\": 24, \"d_kv\": 8, \"d_ff\": 97, \"num_heads\": 2, "
-        "\"num_layers\": 2, \"num_decoder_layers\": 3, \"vocab_size\": 509, "
+        "\"num_layers\": %d, \"num_decoder_layers\": %d, \"vocab_size\": 509, "
         "\"feed_forward_proj\": \"gated-gelu\", \"decoder_start_token_id\": 0, "
         "\"tie_word_embeddings\": %s}",
-        untied ? "false" : "true");
+        encoder, decoder, untied ? "false" : "true");
     struct sw_err err;
     sw_err_init(&err);
     struct sw_json *json;
@@ -25,6 +25,11 @@ struct sw_model *make_model(bool untied)
     assert_ok(sw_model_open(json, "config", SW_HEAD_BY_CONFIG, &model, &err), &err);
     sw_json_free(json);
     return model;
+}
+
+struct sw_model *make_model(bool untied)
+{
+    return make_layers(2, 3, untied);
 }
 
 static sw_code write_initial(struct rig *rig)
@@ -84,15 +89,17 @@ sw_code try_open_rig(struct rig *rig, const struct setup *setup)
 {
     memset(rig, 0, sizeof *rig);
     sw_err_init(&rig->err);
-    rig->model = make_model(setup->untied);
+    rig->model = setup->tiny ? make_layers(1, 1, setup->untied) : make_model(setup->untied);
     if (setup->freeze != NULL)
         assert_ok(sw_model_freeze(rig->model, &setup->freeze, 1, &rig->err), &rig->err);
     set_optimizer(rig, setup);
     const struct sw_plan_request request = make_request(rig, setup);
     assert_ok(sw_plan_make(&rig->plan, &request, &rig->err), &rig->err);
     assert_ok(sw_pool_open(&rig->pool, setup->threads, &rig->err), &rig->err);
-    rig->directory = sw_test_scratch();
-    const struct sw_spill_directory directory = {.path = rig->directory};
+    if (setup->directory == NULL)
+        rig->directory = sw_test_scratch();
+    const struct sw_spill_directory directory = {.path = setup->directory != NULL ? setup->directory
+                                                                                  : rig->directory};
     const struct sw_spill_config spill = {.directories = &directory,
                                           .directory_count = 1,
                                           .method = setup->method,

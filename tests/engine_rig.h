@@ -13,6 +13,7 @@ struct setup {
     int threads;
     bool recompute, serial, adafactor, split, untied, bf16, bf16_grads, bf16_moments, early;
     bool no_clipping, scale_parameter;
+    bool tiny; /* one layer a side */
     float dropout;
     const char *freeze; /* NULL: nothing */
     /* Tiers; 0: auto */
@@ -21,6 +22,7 @@ struct setup {
     const struct sw_aio_method *method;
     bool verify;
     struct sw_aio_fault *fault;
+    const char *directory; /* to spill to; NULL: a scratch directory of the rig's own */
 };
 
 struct rig {
@@ -29,7 +31,7 @@ struct rig {
     struct sw_plan *plan;
     struct sw_pool *pool;
     struct sw_engine *engine;
-    char *directory; /* to spill to */
+    char *directory; /* of its own, to spill to; NULL: none */
     struct sw_err err;
 };
 

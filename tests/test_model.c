@@ -220,6 +220,41 @@ static void test_head_keys(void **state)
     sw_model_close(model);
 }
 
+/* Whether the head is scaled, over all a config.json can say. T5's column is what transformers
+ * 5.24 computes, logits over (decoder's output x head); of mT5 it scales nothing, and neither do
+ * we unless the key itself asks for it. */
+static void test_head_scale(void **state)
+{
+    static const struct {
+        const char *keys;
+        bool t5, mt5;
+    } cases[] = {
+        {"", true, false},
+        {"\"scale_decoder_outputs\": true,", true, true},
+        {"\"scale_decoder_outputs\": false,", false, false},
+        {"\"tie_word_embeddings\": true,", true, false},
+        {"\"tie_word_embeddings\": true, \"scale_decoder_outputs\": true,", true, true},
+        {"\"tie_word_embeddings\": true, \"scale_decoder_outputs\": false,", false, false},
+        {"\"tie_word_embeddings\": false,", false, false},
+        {"\"tie_word_embeddings\": false, \"scale_decoder_outputs\": true,", true, true},
+        {"\"tie_word_embeddings\": false, \"scale_decoder_outputs\": false,", false, false},
+    };
+    (void)state;
+    for (size_t i = 0; i < 2 * sizeof cases / sizeof *cases; i++) {
+        const bool mt5 = i % 2 != 0, wanted = mt5 ? cases[i / 2].mt5 : cases[i / 2].t5;
+        char text[512];
+        struct sw_model *model;
+        snprintf(text, sizeof text, "{\"model_type\": \"%s\", %s " SIZES "}", mt5 ? "mt5" : "t5",
+                 cases[i / 2].keys);
+        struct sw_json *config = parse(text);
+        assert_ok(sw_model_open(config, "config.json", SW_HEAD_BY_CONFIG, &model, &err), &err);
+        if (model->t5.scale_head != wanted)
+            fail_msg("%s: scaled %d", text, model->t5.scale_head);
+        sw_model_close(model);
+        sw_json_free(config);
+    }
+}
+
 static void test_mt5_head(void **state)
 {
     (void)state;
@@ -591,6 +626,7 @@ int main(void)
         cmocka_unit_test(test_layout),
         cmocka_unit_test(test_feed_forward_keys),
         cmocka_unit_test(test_head_keys),
+        cmocka_unit_test(test_head_scale),
         cmocka_unit_test(test_mt5_head),
         cmocka_unit_test(test_defaults),
         cmocka_unit_test(test_refused_configurations),

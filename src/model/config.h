@@ -7,9 +7,9 @@
  * - `dense_act_fn`, where it is there, names the activation, else `feed_forward_proj` does; GELU
  *   under `feed_forward_proj: gated-gelu` is always the tanh form;
  * - `scale_decoder_outputs`, where it is there, decides whether the head's input is scaled by
- *   d_model^-0.5; else it is when `tie_word_embeddings` (default true) is true. mT5 is scaled only
- *   when `scale_decoder_outputs` says so: transformers writes `tie_word_embeddings: true` for it
- * and never scales.
+ *   d_model^-0.5; else it is when `tie_word_embeddings` (default true) is true, but for mT5, which
+ *   is scaled only when `scale_decoder_outputs` says so: transformers 5 takes every mT5 for tied,
+ *   whatever its config.json says, and never scales it.
  */
 #ifndef SPILLWAY_MODEL_CONFIG_H
 #define SPILLWAY_MODEL_CONFIG_H

@@ -12,7 +12,7 @@
 #include <sys/mount.h>
 #include <sys/wait.h>
 
-enum { RUN_STEPS = 2, MOST_CALLS = 300, WATCHDOG_SECONDS = 30, SAMPLE = 11 };
+enum { RUN_STEPS = 2, MOST_CALLS = 400, WATCHDOG_SECONDS = 30, SAMPLE = 11 };
 
 struct result {
     double norm[RUN_STEPS], loss[RUN_STEPS], evaluation;
@@ -204,6 +204,7 @@ static int64_t reference(const struct setup *base, struct result *want)
     return calls;
 }
 
+/* Without checksums in the reference method: what is reported must be enough. */
 static void sweep(const struct sw_aio_method *method, int first, int stride)
 {
     char *directory = sw_test_scratch();
@@ -221,7 +222,8 @@ static void sweep(const struct sw_aio_method *method, int first, int stride)
     struct result want;
     struct tally tally = {0, 0};
     int64_t calls = reference(&base, &want);
-    assert_true(calls > MOST_CALLS / 3 && calls <= MOST_CALLS);
+    if (calls < 100 || calls > MOST_CALLS)
+        fail_msg("the run makes %lld calls", (long long)calls);
     int at = first;
     for (int64_t position = 1; position <= calls; position++)
         for (int fault = 0; fault < FAULT_COUNT; fault++, at++)

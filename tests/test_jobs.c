@@ -448,6 +448,48 @@ static void too_little_room_is_refused_with_numbers(void **state)
     assert_false(has(world, "huge"));
 }
 
+/* ---- evaluation ---- */
+
+/* Every evaluation is a line of eval.jsonl; those of steps that are done again are dropped. */
+static void evaluations_are_kept_in_a_file(void **state)
+{
+    const struct world *world = *state;
+    static const char set[] = "--set output.dir=@/judged --set data.eval=@/eval.jsonl "
+                              "--set output.eval_every=1 --set output.save_every=2";
+    char line[512];
+    snprintf(line, sizeof line, "train @/job.yaml %s", set);
+    expect(world, line, 0, "step 4: loss");
+    char *whole = get(world, "judged/eval.jsonl");
+    for (int i = 0; i < 4; i++) {
+        assert_true(field(world, "judged/eval.jsonl", i, "step") == i + 1);
+        assert_true(field(world, "judged/eval.jsonl", i, "loss") > 0);
+        assert_true(field(world, "judged/eval.jsonl", i, "seconds") > 0);
+    }
+    struct sw_test_output output = sw_test_expect(
+        world->at, "eval @/job.yaml --set data.eval=@/eval.jsonl --model @/judged/final", 0,
+        "\"loss\"");
+    put(world, "eval.out", output.out);
+    assert_true(fabs(field(world, "eval.out", 0, "loss") -
+                     field(world, "judged/eval.jsonl", 3, "loss")) < 1e-6);
+    assert_true(field(world, "eval.out", 0, "tokens") ==
+                field(world, "judged/eval.jsonl", 3, "tokens"));
+    sw_test_output_free(&output);
+    drop(world, "judged/checkpoint-4");
+    drop(world, "judged/final");
+    snprintf(line, sizeof line, "train @/job.yaml --resume auto %s", set);
+    expect(world, line, 0, "step 4: loss");
+    char *again = get(world, "judged/eval.jsonl");
+    for (int i = 0; i < 4; i++)
+        assert_true(field(world, "judged/eval.jsonl", i, "step") == i + 1);
+    size_t kept = 0; /* two lines */
+    for (int lines = 0; lines < 2; kept++)
+        lines += whole[kept] == '\n';
+    assert_memory_equal(whole, again, kept);
+    free(whole);
+    free(again);
+    drop(world, "judged");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -458,6 +500,7 @@ int main(void)
         cmocka_unit_test(a_finished_run_is_left_alone),
         cmocka_unit_test(a_resumed_run_says_what_is_set_otherwise),
         cmocka_unit_test(a_damaged_checkpoint_is_not_the_end),
+        cmocka_unit_test(evaluations_are_kept_in_a_file),
         cmocka_unit_test(room_is_counted),
         cmocka_unit_test(too_little_room_is_refused_with_numbers),
         cmocka_unit_test(a_trace_goes_into_the_run_directory),

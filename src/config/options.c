@@ -135,7 +135,7 @@ const struct sw_option sw_options[] = {
      "check a checksum of every chunk read from a spill file"},
 
     {"output.dir", SW_OPTION_STRING, AT(output.dir), NULL, NULL, 0, 0,
-     "run directory: metrics.jsonl, checkpoint-N, final"},
+     "run directory: metrics.jsonl, eval.jsonl, checkpoint-N, final"},
     {"output.final", SW_OPTION_BOOL, AT(output.final), "true", NULL, 0, 0,
      "write output.dir/final at the end"},
     {"output.dtype", SW_OPTION_CHOICE, AT(output.dtype), "fp32", FLOATS, 0, 0,

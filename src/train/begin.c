@@ -117,12 +117,14 @@ static sw_code record_config(struct sw_run *run, struct sw_err *err)
     return code;
 }
 
-static sw_code open_metrics(struct sw_run *run, struct sw_err *err)
+/* Lines of steps that will be done again are dropped. */
+static sw_code open_metrics(struct sw_run *run, const char *name, struct sw_metrics **out,
+                            struct sw_err *err)
 {
-    char *path = sw_run_dir_file(run->directory, "metrics.jsonl");
+    char *path = sw_run_dir_file(run->directory, name);
     if (path == NULL)
         return SW_FAIL(err, SW_E_MEMORY, "no memory for a path");
-    sw_code code = sw_metrics_open(&run->metrics, path, run->state.step, err);
+    sw_code code = sw_metrics_open(out, path, run->state.step, err);
     free(path);
     return code;
 }
@@ -199,7 +201,9 @@ static sw_code write_and_start(struct sw_run *run, struct sw_err *err)
     if (code == SW_OK)
         code = record_config(run, err);
     if (code == SW_OK)
-        code = open_metrics(run, err);
+        code = open_metrics(run, "metrics.jsonl", &run->metrics, err);
+    if (code == SW_OK && run->eval_rows != NULL)
+        code = open_metrics(run, "eval.jsonl", &run->evaluations, err);
     if (code == SW_OK && run->options->trace != NULL)
         code = sw_engine_trace(run->session.engine, err);
     if (code == SW_OK)

@@ -95,17 +95,22 @@ static sw_code save(struct sw_run *run, struct sw_err *err)
     return code;
 }
 
+/* Unless this step was evaluated before the run was resumed. */
 static sw_code evaluate(struct sw_run *run, struct sw_err *err)
 {
-    double loss;
-    int64_t tokens;
+    double loss, begin = sw_seconds_now();
+    int64_t tokens, step = run->state.step;
+    if (sw_metrics_at(run->evaluations) >= step)
+        return SW_OK;
     sw_memory_unseal();
     sw_code code = sw_session_evaluate(&run->session, run->eval_rows, &loss, &tokens, err);
     sw_memory_seal();
     if (code == SW_OK)
+        code = sw_metrics_evaluation(run->evaluations, step, loss, tokens, sw_seconds_now() - begin,
+                                     err);
+    if (code == SW_OK)
         sw_progress_say(&run->session.progress, "step %lld: loss %.4f on %s (%lld tokens)",
-                        (long long)run->state.step, loss, run->config->data.eval,
-                        (long long)tokens);
+                        (long long)step, loss, run->config->data.eval, (long long)tokens);
     return code;
 }
 
@@ -137,6 +142,13 @@ static sw_code loop(struct sw_run *run, struct sw_err *err)
     const struct sw_config *config = run->config;
     run->begin_seconds = sw_seconds_now();
     run->first_step_done = run->state.step;
+    /* What was cut off behind the checkpoint that the run goes on from. */
+    if (run->state.step > 0 && run->state.step < run->steps &&
+        every(config->output.eval_every, run->state.step)) {
+        sw_code code = evaluate(run, err);
+        if (code != SW_OK)
+            return code;
+    }
     while (run->state.step < run->steps) {
         sw_code code = run_step(run, err);
         bool last = run->state.step == run->steps;
@@ -196,6 +208,7 @@ sw_code sw_train(const struct sw_train_options *options, struct sw_err *err)
         sw_code traced = sw_engine_write_trace(run.session.engine, options->trace, err);
         code = code == SW_OK ? traced : code;
     }
+    sw_metrics_close(run.evaluations);
     sw_metrics_close(run.metrics);
     sw_batcher_close(run.batcher);
     sw_dataset_free(run.eval_rows);

@@ -16,7 +16,7 @@ struct sw_metrics {
     int descriptor;
     char *path;
     int64_t bytes;
-    int64_t last_step; /* of the lines kept when it was opened; 0: none */
+    int64_t last_step; /* 0: there is no line */
 };
 
 /* Bytes of the leading lines that are whole and belong to steps up to `keep_steps`; *last is the
@@ -106,6 +106,22 @@ static void add(struct sw_text *line, const char *key, double value)
     sw_text_add_json_double(line, value);
 }
 
+/* Frees the text. */
+static sw_code write_line(struct sw_metrics *metrics, int64_t step, struct sw_text *line,
+                          struct sw_err *err)
+{
+    sw_code code = sw_text_check(line, metrics->path, err);
+    if (code == SW_OK)
+        code = sw_file_pwrite(metrics->descriptor, line->bytes, line->used_bytes, metrics->bytes,
+                              metrics->path, err);
+    if (code == SW_OK) {
+        metrics->bytes += line->used_bytes;
+        metrics->last_step = step;
+    }
+    free(line->bytes);
+    return code;
+}
+
 sw_code sw_metrics_step(struct sw_metrics *metrics, int64_t step, double lr, int64_t target_tokens,
                         double tokens_per_second, const struct sw_step_result *result,
                         struct sw_err *err)
@@ -132,12 +148,22 @@ sw_code sw_metrics_step(struct sw_metrics *metrics, int64_t step, double lr, int
             comma = ", ";
         }
     sw_text_add(&line, "}}\n");
-    sw_code code = sw_text_check(&line, metrics->path, err);
-    if (code == SW_OK)
-        code = sw_file_pwrite(metrics->descriptor, line.bytes, line.used_bytes, metrics->bytes,
-                              metrics->path, err);
-    if (code == SW_OK)
-        metrics->bytes += line.used_bytes;
-    free(line.bytes);
-    return code;
+    return write_line(metrics, step, &line, err);
+}
+
+sw_code sw_metrics_evaluation(struct sw_metrics *metrics, int64_t step, double loss, int64_t tokens,
+                              double seconds, struct sw_err *err)
+{
+    struct sw_text line = {0};
+    sw_text_add(&line, "{\"step\": %lld", (long long)step);
+    add(&line, "loss", loss);
+    sw_text_add(&line, ", \"tokens\": %lld", (long long)tokens);
+    add(&line, "seconds", seconds);
+    sw_text_add(&line, "}\n");
+    return write_line(metrics, step, &line, err);
+}
+
+int64_t sw_metrics_at(const struct sw_metrics *metrics)
+{
+    return metrics->last_step;
 }

@@ -19,7 +19,7 @@ struct sw_run {
     struct sw_session session;
     struct sw_dataset *rows, *eval_rows;
     struct sw_batcher *batcher;
-    struct sw_metrics *metrics;
+    struct sw_metrics *metrics, *evaluations; /* evaluations: NULL without data.eval */
     int64_t steps, nonfinite_in_a_row;
     int64_t ended_after; /* --resume auto over a run that ended and kept no checkpoint: its steps */
     bool finished;       /* there is nothing to do */

@@ -470,7 +470,40 @@ static sw_code step_stack(struct sw_pickle_machine *m, unsigned char opcode)
     }
 }
 
-/* Opcodes that make values and containers. */
+/* Opcodes that make containers and fill them. */
+static sw_code step_container(struct sw_pickle_machine *m, unsigned char opcode)
+{
+    switch (opcode) {
+    case OP_EMPTY_TUPLE:
+    case OP_EMPTY_LIST:
+    case OP_EMPTY_DICT:
+        return push_collection(m,
+                               opcode == OP_EMPTY_TUPLE  ? SW_PICKLE_TUPLE
+                               : opcode == OP_EMPTY_LIST ? SW_PICKLE_LIST
+                                                         : SW_PICKLE_DICT,
+                               NULL, 0);
+    case OP_TUPLE:
+    case OP_LIST:
+    case OP_DICT:
+        return push_marked(m, opcode == OP_TUPLE  ? SW_PICKLE_TUPLE
+                              : opcode == OP_LIST ? SW_PICKLE_LIST
+                                                  : SW_PICKLE_DICT);
+    case OP_TUPLE1:
+    case OP_TUPLE2:
+    case OP_TUPLE3:
+        return push_tuple(m, opcode - OP_TUPLE1 + 1);
+    case OP_APPEND:
+    case OP_SETITEM:
+        return extend_one(m, opcode == OP_APPEND ? SW_PICKLE_LIST : SW_PICKLE_DICT);
+    case OP_APPENDS:
+    case OP_SETITEMS:
+        return extend_marked(m, opcode == OP_APPENDS ? SW_PICKLE_LIST : SW_PICKLE_DICT);
+    default:
+        return step_stack(m, opcode);
+    }
+}
+
+/* Opcodes that make values. */
 static sw_code step(struct sw_pickle_machine *m, unsigned char opcode)
 {
     switch (opcode) {
@@ -498,32 +531,8 @@ static sw_code step(struct sw_pickle_machine *m, unsigned char opcode)
         return push_string(m, 4);
     case OP_BINUNICODE8:
         return push_string(m, 8);
-    case OP_EMPTY_TUPLE:
-    case OP_EMPTY_LIST:
-    case OP_EMPTY_DICT:
-        return push_collection(m,
-                               opcode == OP_EMPTY_TUPLE  ? SW_PICKLE_TUPLE
-                               : opcode == OP_EMPTY_LIST ? SW_PICKLE_LIST
-                                                         : SW_PICKLE_DICT,
-                               NULL, 0);
-    case OP_TUPLE:
-    case OP_LIST:
-    case OP_DICT:
-        return push_marked(m, opcode == OP_TUPLE  ? SW_PICKLE_TUPLE
-                              : opcode == OP_LIST ? SW_PICKLE_LIST
-                                                  : SW_PICKLE_DICT);
-    case OP_TUPLE1:
-    case OP_TUPLE2:
-    case OP_TUPLE3:
-        return push_tuple(m, opcode - OP_TUPLE1 + 1);
-    case OP_APPEND:
-    case OP_SETITEM:
-        return extend_one(m, opcode == OP_APPEND ? SW_PICKLE_LIST : SW_PICKLE_DICT);
-    case OP_APPENDS:
-    case OP_SETITEMS:
-        return extend_marked(m, opcode == OP_APPENDS ? SW_PICKLE_LIST : SW_PICKLE_DICT);
     default:
-        return step_stack(m, opcode);
+        return step_container(m, opcode);
     }
 }
 

@@ -255,12 +255,35 @@ static void test_failure_is_named(void **state)
     }
 }
 
+enum { FAULT_REQUESTS = 6, FAULT_BYTES = 8192 };
+
+/* Write all of `out`, then, when nothing failed, read it into `in`. How many requests failed. */
+static int write_then_read(struct sw_aio *aio, char *out, char *in)
+{
+    struct sw_err err = {0};
+    int failures = 0;
+    for (int pass = 0; pass < 2 && failures == 0; pass++) {
+        struct sw_aio_request requests[FAULT_REQUESTS] = {0}, *done;
+        for (int i = 0; i < FAULT_REQUESTS; i++) {
+            requests[i].write = pass == 0;
+            requests[i].offset_bytes = requests[i].bytes = FAULT_BYTES;
+            requests[i].offset_bytes *= i;
+            requests[i].memory = (pass == 0 ? out : in) + i * FAULT_BYTES;
+            sw_aio_submit(aio, &requests[i]);
+        }
+        for (int i = 0; i < FAULT_REQUESTS; i++) {
+            assert_int_equal(sw_aio_reap(aio, &done, 1, true, &err), 1);
+            failures += done->os_errno != 0;
+        }
+    }
+    return failures;
+}
+
 /* Every call fails once: transiently, and nobody sees it; for good, and exactly one request does.
  */
 static void fault_at(const struct setting *setting, enum sw_aio_fault_kind kind, int64_t position,
                      bool *beyond)
 {
-    enum { REQUESTS = 6, BYTES = 8192 };
     struct sw_err err = {0};
     struct sw_aio_fault *fault;
     struct fixture fixture;
@@ -276,34 +299,20 @@ static void fault_at(const struct setting *setting, enum sw_aio_fault_kind kind,
     }
     sw_aio_close(aio);
     assert_true(fixture_open(&fixture, setting, 2, fault));
-    char *out = aligned(REQUESTS * BYTES), *in = aligned(REQUESTS * BYTES);
-    fill(out, REQUESTS * BYTES, 3);
-    int failures = 0;
-    for (int pass = 0; pass < 2 && failures == 0; pass++) {
-        struct sw_aio_request requests[REQUESTS] = {0}, *done;
-        for (int i = 0; i < REQUESTS; i++) {
-            requests[i].write = pass == 0;
-            requests[i].offset_bytes = requests[i].bytes = BYTES;
-            requests[i].offset_bytes *= i;
-            requests[i].memory = (pass == 0 ? out : in) + i * BYTES;
-            sw_aio_submit(fixture.aio, &requests[i]);
-        }
-        for (int i = 0; i < REQUESTS; i++) {
-            assert_int_equal(sw_aio_reap(fixture.aio, &done, 1, true, &err), 1);
-            failures += done->os_errno != 0;
-        }
-    }
+    char *out = aligned(FAULT_REQUESTS * FAULT_BYTES), *in = aligned(FAULT_REQUESTS * FAULT_BYTES);
+    fill(out, FAULT_REQUESTS * FAULT_BYTES, 3);
+    int failures = write_then_read(fixture.aio, out, in);
     int64_t calls = sw_aio_fault_count(fault);
     int64_t opens = sw_aio_fault_count_of(fault, SW_AIO_CALL_OPEN);
     int64_t transfers = sw_aio_fault_count_of(fault, SW_AIO_CALL_READ) +
                         sw_aio_fault_count_of(fault, SW_AIO_CALL_WRITE);
     *beyond = calls < position;
-    assert_true(transfers >= (failures == 0 ? 2 : 1) * REQUESTS);
+    assert_true(transfers >= (failures == 0 ? 2 : 1) * FAULT_REQUESTS);
     bool hit_transfer = position > calls - transfers && !*beyond;
     assert_true(opens <= calls - transfers);
     assert_int_equal(failures, fatal && hit_transfer ? 1 : 0);
     if (failures == 0)
-        assert_memory_equal(in, out, REQUESTS * BYTES);
+        assert_memory_equal(in, out, FAULT_REQUESTS * FAULT_BYTES);
     free(out);
     free(in);
     fixture_close(&fixture);

@@ -61,59 +61,60 @@ static void test_values(void **state)
 
 /* A line, the value it asks of `key` refused, and what the message must say beside place and key.
  */
+static const struct {
+    const char *section, *line, *part;
+} wrong_values[] = {
+    {"train", "steps: ten", "ten is not a whole number"},
+    {"train", "steps: 3.5", "3.5 is not a whole number"},
+    {"train", "steps: 0x10", "0x10 is not a whole number"},
+    {"train", "steps: \"10\"", "\"10\" is not a number (it stands in quotes)"},
+    {"train", "steps: -1", "-1 is out of range; from 0"},
+    {"train", "steps: 99999999999999999999", "is not a whole number"},
+    {"train", "steps: [1]", "takes one value, not a list"},
+    {"train", "steps: {a: 1}", "takes a value, not further keys"},
+    {"train", "steps:", "has no value"},
+    {"train", "dropout: 1.5", "1.5 is out of range; from -1 to 0.99"},
+    {"train", "dropout: nan", "nan is not a number"},
+    {"train", "dropout: 0x1p-2", "0x1p-2 is not a number"},
+    {"train", "dropout: 1e", "1e is not a number"},
+    {"train", "freeze: [a, [b]]", "a list holds plain values only"},
+    {"train", "freeze: [1]", "1 is not text"},
+    {"train", "recompute: yes", "yes is not auto, on or off"},
+    {"data", "shuffle: 1", "1 is not true or false"},
+    {"data", "shuffle: \"true\"", "\"true\" is not true or false"},
+    {"data", "train: 7", "7 is not text"},
+    {"data", "train: true", "true is not text"},
+    {"data", "train: null", "null is not text"},
+    {"data", "train: [a, b]", "takes one value, not a list"},
+    {"optimizer", "betas: [0.9]", "wants two numbers"},
+    {"optimizer", "betas: 0.9", "takes a list"},
+    {"devices", "list: [0, one]", "one is not a whole number"},
+    {"devices", "memory: 22GB", "22GB is not a size"},
+    {"devices", "memory: 0.3KiB", "0.3KiB is not a size"},
+    {"devices", "memory: -1", "-1 is not a size"},
+    {"devices", "memory: 0x10", "0x10 is not a size"},
+    {"devices", "memory: 99999999TiB", "is not a size"},
+    {"run", "max_time: 30m8h", "30m8h is not a time"},
+    {"run", "max_time: 5 minutes", "5 minutes is not a time"},
+    {"run", "max_time: 8h30", "8h30 is not a time"},
+    {"run", "max_time: h", "h is not a time"},
+};
+
 static void test_wrong_values(void **state)
 {
     (void)state;
     struct sw_err err = {0};
     struct sw_config c = {0};
-    static const struct {
-        const char *section, *line, *part;
-    } cases[] = {
-        {"train", "steps: ten", "ten is not a whole number"},
-        {"train", "steps: 3.5", "3.5 is not a whole number"},
-        {"train", "steps: 0x10", "0x10 is not a whole number"},
-        {"train", "steps: \"10\"", "\"10\" is not a number (it stands in quotes)"},
-        {"train", "steps: -1", "-1 is out of range; from 0"},
-        {"train", "steps: 99999999999999999999", "is not a whole number"},
-        {"train", "steps: [1]", "takes one value, not a list"},
-        {"train", "steps: {a: 1}", "takes a value, not further keys"},
-        {"train", "steps:", "has no value"},
-        {"train", "dropout: 1.5", "1.5 is out of range; from -1 to 0.99"},
-        {"train", "dropout: nan", "nan is not a number"},
-        {"train", "dropout: 0x1p-2", "0x1p-2 is not a number"},
-        {"train", "dropout: 1e", "1e is not a number"},
-        {"train", "freeze: [a, [b]]", "a list holds plain values only"},
-        {"train", "freeze: [1]", "1 is not text"},
-        {"train", "recompute: yes", "yes is not auto, on or off"},
-        {"data", "shuffle: 1", "1 is not true or false"},
-        {"data", "shuffle: \"true\"", "\"true\" is not true or false"},
-        {"data", "train: 7", "7 is not text"},
-        {"data", "train: true", "true is not text"},
-        {"data", "train: null", "null is not text"},
-        {"data", "train: [a, b]", "takes one value, not a list"},
-        {"optimizer", "betas: [0.9]", "wants two numbers"},
-        {"optimizer", "betas: 0.9", "takes a list"},
-        {"devices", "list: [0, one]", "one is not a whole number"},
-        {"devices", "memory: 22GB", "22GB is not a size"},
-        {"devices", "memory: 0.3KiB", "0.3KiB is not a size"},
-        {"devices", "memory: -1", "-1 is not a size"},
-        {"devices", "memory: 0x10", "0x10 is not a size"},
-        {"devices", "memory: 99999999TiB", "is not a size"},
-        {"run", "max_time: 30m8h", "30m8h is not a time"},
-        {"run", "max_time: 5 minutes", "5 minutes is not a time"},
-        {"run", "max_time: 8h30", "8h30 is not a time"},
-        {"run", "max_time: h", "h is not a time"},
-    };
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    for (size_t i = 0; i < sizeof wrong_values / sizeof *wrong_values; i++) {
         char text[256], place[64];
-        snprintf(text, sizeof text, "\n%s:\n  %s\n", cases[i].section, cases[i].line);
-        snprintf(place, sizeof place, "%s.%.*s", cases[i].section, (int)strcspn(cases[i].line, ":"),
-                 cases[i].line);
+        snprintf(text, sizeof text, "\n%s:\n  %s\n", wrong_values[i].section, wrong_values[i].line);
+        snprintf(place, sizeof place, "%s.%.*s", wrong_values[i].section,
+                 (int)strcspn(wrong_values[i].line, ":"), wrong_values[i].line);
         sw_code code = parse(&c, text, &err);
         if (code != SW_E_USAGE || strncmp(err.text, "job.yaml:3", 10) != 0 ||
-            (strstr(err.text, place) == NULL && strstr(cases[i].line, "[b]") == NULL))
-            fail_msg("%s: \"%s\"", cases[i].line, err.text);
-        assert_refused(code, SW_E_USAGE, cases[i].part, &err);
+            (strstr(err.text, place) == NULL && strstr(wrong_values[i].line, "[b]") == NULL))
+            fail_msg("%s: \"%s\"", wrong_values[i].line, err.text);
+        assert_refused(code, SW_E_USAGE, wrong_values[i].part, &err);
     }
     sw_config_deinit(&c);
 }

@@ -469,7 +469,14 @@ static void the_norm_is_of_what_trains(void **state)
         sw_norm_partials(pool, &world_unit, w.gradient + first, SW_F32, first, count, &apart[b]);
     }
     assert_memory_equal(apart, partials, sizeof partials);
+    world_close(&w);
+    sw_pool_close(pool);
+}
 
+static void the_norm_clips(void **state)
+{
+    (void)state;
+    struct sw_optim_settings s = adamw_settings();
     struct sw_gradient_norm norm;
     sw_norm_finish(&s, 16.0, &norm);
     assert_true(norm.norm == 4.0 && norm.finite && norm.clip_scale == (float)(1.0 / 4.000001));
@@ -478,7 +485,20 @@ static void the_norm_is_of_what_trains(void **state)
     s.max_grad_norm = 0.0;
     sw_norm_finish(&s, 1e60, &norm);
     assert_true(norm.finite && norm.clip_scale == 1.0F);
+}
 
+static void a_norm_of_what_is_not_finite_is_not(void **state)
+{
+    (void)state;
+    struct sw_err err;
+    sw_err_init(&err);
+    struct sw_pool *pool;
+    assert_ok(sw_pool_open(&pool, 2, &err), &err);
+    const struct sw_optim_settings s = adamw_settings();
+    struct world w = world_open(pool, s);
+    struct sw_gradient_norm norm;
+    double partials[5];
+    world_gradient(&w, pool, 1);
     static const float bad[] = {NAN, INFINITY, -INFINITY};
     const int64_t places[] = {0, 88704 + 76, 298834, 299090};
     for (size_t i = 0; i < 12; i++) {
@@ -508,6 +528,8 @@ int main(void)
         cmocka_unit_test(adafactor_over_blocks_follows_its_formulas),
         cmocka_unit_test(states_are_described),
         cmocka_unit_test(the_norm_is_of_what_trains),
+        cmocka_unit_test(the_norm_clips),
+        cmocka_unit_test(a_norm_of_what_is_not_finite_is_not),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

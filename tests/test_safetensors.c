@@ -121,55 +121,56 @@ static void test_rounding_to_f16(void **state)
 #define T(dtype, shape, begin, end)                                                                \
     "{\"dtype\":\"" dtype "\",\"shape\":" shape ",\"data_offsets\":[" #begin "," #end "]}"
 
+static const struct {
+    const char *header;
+    int64_t data_bytes;
+    int64_t lie;
+    const char *message;
+} lies[] = {
+    {"{\"a\":" T("F32", "[2]", 0, 8) "}", 4, 0, "cut short: its tensors take 8 bytes, 4 are"},
+    {"{\"a\":" T("F32", "[2]", 0, 8) "}", 9, 0, "1 bytes that belong to no tensor"},
+    {"{\"a\":" T("F32", "[2]", 0, 4) "}", 8, 0,
+     "tensor a: shape [2] of F32 takes 8 bytes, its data_offsets give 4"},
+    {"{\"a\":" T("F32", "[2]", 0, 8) ",\"b\":" T("F32", "[1]", 4, 8) "}", 8, 0,
+     "tensor b starts at byte 4, overlapping another that ends at byte 8"},
+    {"{\"a\":" T("F32", "[2]", 0, 8) ",\"b\":" T("F32", "[1]", 12, 16) "}", 16, 0,
+     "tensor b starts at byte 12, leaving a gap from byte 8"},
+    {"{\"a\":" T("F32", "[1]", 4, 8) "}", 8, 0, "leaving a gap from byte 0"},
+    {"{\"a\":" T("F32", "[1]", 0, 4) ",\"a\":" T("F32", "[1]", 4, 8) "}", 8, 0, "duplicate"},
+    {"{\"a\":" T("F4", "[2]", 0, 1) "}", 1, 0, "unknown dtype F4"},
+    {"{\"a\":" T("F32", "[-1]", 0, 4) "}", 4, 0, "dimension 0 of its shape is not"},
+    {"{\"a\":" T("F32", "[1.0]", 0, 4) "}", 4, 0, "dimension 0 of its shape is not"},
+    {"{\"a\":" T("F32", "[4294967296,4294967296]", 0, 4) "}", 4, 0,
+     "the size of shape [4294967296, 4294967296] overflows"},
+    {"{\"a\":" T("F32", "[2305843009213693952]", 0, 0) "}", 0, 0, "overflows"},
+    {"{\"a\":" T("F32", "[1,1,1,1,1,1,1,1,1]", 0, 4) "}", 4, 0, "9 dimensions"},
+    {"{\"a\":" T("F32", "7", 0, 4) "}", 4, 0, "no list as its shape"},
+    {"{\"a\":" T("F32", "[1]", 8, 4) "}", 4, 0, "not two rising whole numbers"},
+    {"{\"a\":" T("F32", "[1]", -4, 0) "}", 4, 0, "not two rising whole numbers"},
+    {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0]}}", 4, 0, "not two rising"},
+    {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1]}}", 4, 0, "not two rising"},
+    {"{\"a\":{\"shape\":[1],\"data_offsets\":[0,4]}}", 4, 0, "a has no dtype"},
+    {"{\"a\":[]}", 0, 0, "tensor a is a list, not an object"},
+    {"{\"__metadata__\":{\"n\":1}}", 0, 0, "__metadata__ n is a whole number, not a string"},
+    {"{\"__metadata__\":\"x\"}", 0, 0, "__metadata__ is a string, not an object"},
+    {"{\"a\\u001b[2J\":" T("F32", "[1]", 0, 4) "}", 4, 0, "control character (byte 27)"},
+    {"[]", 0, 0, "does not start with '{'"},
+    {" {}", 0, 0, "does not start with '{'"},
+    {"{", 0, 0, "is not valid JSON"},
+    {"{} x", 0, 0, "is not valid JSON"},
+    {"{}", 0, 1, "cut short: its header takes 3 bytes, the file has 10"},
+    {"{}", 0, INT64_MAX, "the format allows 100000000"},
+    {"{}", 0, -3, "the format allows 100000000"},
+};
+
 static void test_lies_are_refused(void **state)
 {
     (void)state;
     struct sw_err err = {0};
     struct sw_tensor_file *file;
-    static const struct {
-        const char *header;
-        int64_t data_bytes;
-        int64_t lie;
-        const char *message;
-    } cases[] = {
-        {"{\"a\":" T("F32", "[2]", 0, 8) "}", 4, 0, "cut short: its tensors take 8 bytes, 4 are"},
-        {"{\"a\":" T("F32", "[2]", 0, 8) "}", 9, 0, "1 bytes that belong to no tensor"},
-        {"{\"a\":" T("F32", "[2]", 0, 4) "}", 8, 0,
-         "tensor a: shape [2] of F32 takes 8 bytes, its data_offsets give 4"},
-        {"{\"a\":" T("F32", "[2]", 0, 8) ",\"b\":" T("F32", "[1]", 4, 8) "}", 8, 0,
-         "tensor b starts at byte 4, overlapping another that ends at byte 8"},
-        {"{\"a\":" T("F32", "[2]", 0, 8) ",\"b\":" T("F32", "[1]", 12, 16) "}", 16, 0,
-         "tensor b starts at byte 12, leaving a gap from byte 8"},
-        {"{\"a\":" T("F32", "[1]", 4, 8) "}", 8, 0, "leaving a gap from byte 0"},
-        {"{\"a\":" T("F32", "[1]", 0, 4) ",\"a\":" T("F32", "[1]", 4, 8) "}", 8, 0, "duplicate"},
-        {"{\"a\":" T("F4", "[2]", 0, 1) "}", 1, 0, "unknown dtype F4"},
-        {"{\"a\":" T("F32", "[-1]", 0, 4) "}", 4, 0, "dimension 0 of its shape is not"},
-        {"{\"a\":" T("F32", "[1.0]", 0, 4) "}", 4, 0, "dimension 0 of its shape is not"},
-        {"{\"a\":" T("F32", "[4294967296,4294967296]", 0, 4) "}", 4, 0,
-         "the size of shape [4294967296, 4294967296] overflows"},
-        {"{\"a\":" T("F32", "[2305843009213693952]", 0, 0) "}", 0, 0, "overflows"},
-        {"{\"a\":" T("F32", "[1,1,1,1,1,1,1,1,1]", 0, 4) "}", 4, 0, "9 dimensions"},
-        {"{\"a\":" T("F32", "7", 0, 4) "}", 4, 0, "no list as its shape"},
-        {"{\"a\":" T("F32", "[1]", 8, 4) "}", 4, 0, "not two rising whole numbers"},
-        {"{\"a\":" T("F32", "[1]", -4, 0) "}", 4, 0, "not two rising whole numbers"},
-        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0]}}", 4, 0, "not two rising"},
-        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1]}}", 4, 0, "not two rising"},
-        {"{\"a\":{\"shape\":[1],\"data_offsets\":[0,4]}}", 4, 0, "a has no dtype"},
-        {"{\"a\":[]}", 0, 0, "tensor a is a list, not an object"},
-        {"{\"__metadata__\":{\"n\":1}}", 0, 0, "__metadata__ n is a whole number, not a string"},
-        {"{\"__metadata__\":\"x\"}", 0, 0, "__metadata__ is a string, not an object"},
-        {"{\"a\\u001b[2J\":" T("F32", "[1]", 0, 4) "}", 4, 0, "control character (byte 27)"},
-        {"[]", 0, 0, "does not start with '{'"},
-        {" {}", 0, 0, "does not start with '{'"},
-        {"{", 0, 0, "is not valid JSON"},
-        {"{} x", 0, 0, "is not valid JSON"},
-        {"{}", 0, 1, "cut short: its header takes 3 bytes, the file has 10"},
-        {"{}", 0, INT64_MAX, "the format allows 100000000"},
-        {"{}", 0, -3, "the format allows 100000000"},
-    };
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        write_file(cases[i].header, cases[i].data_bytes, 0, cases[i].lie);
-        assert_refused(sw_safetensors_open(path, &file, &err), SW_E_FORMAT, cases[i].message, &err);
+    for (size_t i = 0; i < sizeof lies / sizeof lies[0]; i++) {
+        write_file(lies[i].header, lies[i].data_bytes, 0, lies[i].lie);
+        assert_refused(sw_safetensors_open(path, &file, &err), SW_E_FORMAT, lies[i].message, &err);
     }
 }
 
@@ -207,6 +208,39 @@ static void test_shrinking_file(void **state)
 }
 
 /* Any tensor that strides make from a storage, against element by element arithmetic. */
+/* 75000 floats of a file seen as other shapes; every range of a view against `all`. */
+static void check_view(const struct sw_tensor *whole, const float *all, int32_t dims,
+                       const int64_t *shape, const int64_t *stride)
+{
+    static float out[1024], expected[1024];
+    struct sw_err err = {0};
+    struct sw_tensor view = *whole;
+    int64_t span;
+    view.dims = dims;
+    memcpy(view.shape, shape, 4 * sizeof *shape);
+    memcpy(view.stride, stride, 4 * sizeof *stride);
+    view.offset += 4 * 8;
+    assert_true(sw_tensor_measure(&view, true));
+    assert_true(sw_tensor_span(&view, &span));
+    assert_true(span <= 75000 - 8);
+    assert_false(view.contiguous);
+    for (int64_t i = 0; i < view.elements; i++) {
+        int64_t at = 8, rest = i;
+        for (int32_t d = view.dims - 1; d >= 0; d--) {
+            at += rest % view.shape[d] * view.stride[d];
+            rest /= view.shape[d];
+        }
+        expected[i] = all[at];
+    }
+    for (int64_t first = 0; first < view.elements; first += 1 + view.elements / 13)
+        for (int64_t count = 0; count <= view.elements - first; count += 1 + count / 7) {
+            memset(out, 0xA5, sizeof out);
+            assert_ok(sw_tensor_read_float(&view, first, count, out, &err), &err);
+            assert_memory_equal(out, expected + first, (size_t)count * 4);
+            assert_int_equal(((unsigned char *)(out + count))[0], 0xA5);
+        }
+}
+
 static void test_strided_reads(void **state)
 {
     (void)state;
@@ -227,41 +261,32 @@ static void test_strided_reads(void **state)
         {2, {3, 200}, {1, 300}},
         {2, {4, 3}, {20000, 7000}},
     };
-    static float out[1024], expected[1024];
     write_file("{\"a\":" T("F32", "[75000]", 0, 300000) "}", 300000, 3, 0);
     assert_ok(sw_safetensors_open(path, &file, &err), &err);
     float *all = calloc(75000, sizeof *all);
     assert_non_null(all);
     assert_ok(sw_tensor_read_float(&file->tensors[0], 0, 75000, all, &err), &err);
-    for (size_t v = 0; v < sizeof views / sizeof views[0]; v++) {
-        struct sw_tensor view = file->tensors[0];
-        int64_t span;
-        view.dims = views[v].dims;
-        memcpy(view.shape, views[v].shape, sizeof views[v].shape);
-        memcpy(view.stride, views[v].stride, sizeof views[v].stride);
-        view.offset += 4 * 8;
-        assert_true(sw_tensor_measure(&view, true));
-        assert_true(sw_tensor_span(&view, &span));
-        assert_true(span <= 75000 - 8);
-        assert_false(view.contiguous);
-        for (int64_t i = 0; i < view.elements; i++) {
-            int64_t at = 8, rest = i;
-            for (int32_t d = view.dims - 1; d >= 0; d--) {
-                at += rest % view.shape[d] * view.stride[d];
-                rest /= view.shape[d];
-            }
-            expected[i] = all[at];
-        }
-        for (int64_t first = 0; first < view.elements; first += 1 + view.elements / 13)
-            for (int64_t count = 0; count <= view.elements - first; count += 1 + count / 7) {
-                memset(out, 0xA5, sizeof out);
-                assert_ok(sw_tensor_read_float(&view, first, count, out, &err), &err);
-                assert_memory_equal(out, expected + first, (size_t)count * 4);
-                assert_int_equal(((unsigned char *)(out + count))[0], 0xA5);
-            }
-    }
+    for (size_t v = 0; v < sizeof views / sizeof views[0]; v++)
+        check_view(&file->tensors[0], all, views[v].dims, views[v].shape, views[v].stride);
     free(all);
     sw_tensor_file_close(file);
+}
+
+enum { WRITTEN = 5, WRITTEN_BYTES = 3 + 4 + 16 + 4 };
+static const struct sw_safetensors_entry written[WRITTEN] = {
+    {"flag", "U8", 1, {3}},
+    {"scalar", "F32", 0, {0}},
+    {"empty", "F32", 2, {3, 0}},
+    {"steps", "I64", 1, {2}},
+    {"we\"ird \xc3\xa9", "BF16", 2, {2, 1}},
+};
+
+static const unsigned char *written_data(void)
+{
+    static unsigned char data[WRITTEN_BYTES];
+    for (size_t i = 0; i < sizeof data; i++)
+        data[i] = (unsigned char)(i * 37 + 5);
+    return data;
 }
 
 static void test_writer_round_trip(void **state)
@@ -270,46 +295,46 @@ static void test_writer_round_trip(void **state)
     struct sw_err err = {0};
     struct sw_tensor_file *file;
     struct sw_safetensors_writer *writer;
-    const struct sw_safetensors_entry entries[] = {
-        {"flag", "U8", 1, {3}},
-        {"scalar", "F32", 0, {0}},
-        {"empty", "F32", 2, {3, 0}},
-        {"steps", "I64", 1, {2}},
-        {"we\"ird \xc3\xa9", "BF16", 2, {2, 1}},
-    };
     static const char *const metadata[] = {"format", "pt", "note", "a \"b\"", NULL};
-    unsigned char data[3 + 4 + 16 + 4];
-    unsigned char back[sizeof data];
+    const unsigned char *data = written_data();
+    unsigned char back[WRITTEN_BYTES];
     bool equal;
-    for (size_t i = 0; i < sizeof data; i++)
-        data[i] = (unsigned char)(i * 37 + 5);
-    assert_ok(sw_safetensors_create(path, entries, 5, metadata, &writer, &err), &err);
+    assert_ok(sw_safetensors_create(path, written, WRITTEN, metadata, &writer, &err), &err);
     assert_ok(sw_safetensors_append(writer, data, 5, &err), &err);
-    assert_ok(sw_safetensors_append(writer, data + 5, sizeof data - 5, &err), &err);
+    assert_ok(sw_safetensors_append(writer, data + 5, WRITTEN_BYTES - 5, &err), &err);
     assert_ok(sw_safetensors_finish(writer, &err), &err);
     assert_ok(sw_safetensors_open(path, &file, &err), &err);
-    assert_int_equal(file->tensor_count, 5);
+    assert_int_equal(file->tensor_count, WRITTEN);
     assert_int_equal((file->tensors[0].offset) % 8, 0);
     int64_t at = 0;
-    for (int64_t i = 0; i < 5; i++) {
+    for (int64_t i = 0; i < WRITTEN; i++) {
         const struct sw_tensor *tensor = &file->tensors[i];
-        assert_string_equal(tensor->name, entries[i].name);
-        assert_string_equal(tensor->dtype_name, entries[i].dtype_name);
-        assert_int_equal(tensor->dims, entries[i].dims);
+        assert_string_equal(tensor->name, written[i].name);
+        assert_string_equal(tensor->dtype_name, written[i].dtype_name);
+        assert_int_equal(tensor->dims, written[i].dims);
         assert_ok(sw_tensor_read_raw(tensor, 0, tensor->elements, back + at, &err), &err);
         at += tensor->bytes;
         assert_ok(sw_tensor_equal(tensor, tensor, &equal, &err), &err);
         assert_true(equal);
     }
-    assert_memory_equal(back, data, sizeof data);
+    assert_memory_equal(back, data, WRITTEN_BYTES);
     assert_ok(sw_tensor_equal(&file->tensors[0], &file->tensors[1], &equal, &err), &err);
     assert_false(equal);
     sw_tensor_file_close(file);
-    assert_refused(sw_safetensors_create(path, entries, 5, NULL, &writer, &err), SW_E_IO,
+    assert_refused(sw_safetensors_create(path, written, WRITTEN, NULL, &writer, &err), SW_E_IO,
                    "cannot create", &err);
     unlink(path);
-    /* in any order */
-    assert_ok(sw_safetensors_create(path, entries, 5, NULL, &writer, &err), &err);
+}
+
+static void test_writer_in_any_order(void **state)
+{
+    (void)state;
+    struct sw_err err = {0};
+    struct sw_tensor_file *file;
+    struct sw_safetensors_writer *writer;
+    const unsigned char *data = written_data();
+    unsigned char back[4];
+    assert_ok(sw_safetensors_create(path, written, WRITTEN, NULL, &writer, &err), &err);
     assert_ok(sw_safetensors_put(writer, 4, 1, data + 24, 3, &err), &err);
     assert_ok(sw_safetensors_put(writer, 3, 0, data + 7, 16, &err), &err);
     assert_ok(sw_safetensors_put(writer, 4, 0, data + 23, 1, &err), &err);
@@ -438,6 +463,7 @@ int main(void)
         cmocka_unit_test_setup(test_half_dtypes, clear),
         cmocka_unit_test_setup(test_rounding_to_f16, clear),
         cmocka_unit_test_setup(test_writer_round_trip, clear),
+        cmocka_unit_test_setup(test_writer_in_any_order, clear),
         cmocka_unit_test_setup(test_equal_sees_one_bit, clear),
         cmocka_unit_test_setup(test_unfinished_files_go, clear),
     };

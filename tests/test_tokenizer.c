@@ -330,36 +330,35 @@ static void test_damaged_tables(void **state)
 
 /* --- against what transformers 5.24 computes ----------------------------------------- */
 
+static const struct {
+    const char *text, *ids, *decoded;
+} as_transformers[] = {
+    {"", "1", ""},
+    {"   ", "1", ""},
+    {"hello </s> world", "71 166 202 202 135 1 75 1", "hello world"},
+    {"hello</s>world", "71 166 202 202 135 1 75 1", "hello world"},
+    {"</s>", "1 1", ""},
+    {"a <extra_id_0>  b", "132 304 128 1", "a b"},
+    {"<extra_id_0>", "304 1", ""},
+    {"<extra_id_99>x", "205 14 2 1", ""},
+    {"<extra_id_100>", "14 2 166 2 10 31 170 2 168 174 2 192 2 1", "etraid1"},
+    {"<extra_id_00>", "14 2 166 2 10 31 170 2 168 174 2 1", "etraid"},
+    {" <pad>x<unk>y <unk>", "0 14 2 2 165 2 1", " y"},
+    {"kid  teacher\n\tlife", "81 22 37 1", "kid teacher life"},
+    {"na\303\257ve caf\303\251 Gr\303\266\303\237e \342\205\253 \357\254\201ne",
+     "154 150 155 147 159 1", "na\303\257ve caf\303\251 Gr\303\266\303\237e XII fine"},
+    {"\346\227\245\346\234\254\350\252\236 kid", "14 2 81 1", " kid"},
+    {"a\302\205b", "132 128 1", "a b"},
+    {"x\343\200\200\302\240y", "14 2 165 1", " y"},
+    {"</s", "14 2 167 1", "s"},
+    {"<<extra_id_1>>", "14 2 303 14 2 1", " "},
+    {"\342\200\213ab", "132 197 1", "ab"},
+    {"<s>", "14 2 167 2 1", "s"},
+};
+
 static void test_as_transformers(void **state)
 {
     (void)state;
-    static const struct {
-        const char *text;
-        const char *ids;
-        const char *decoded;
-    } cases[] = {
-        {"", "1", ""},
-        {"   ", "1", ""},
-        {"hello </s> world", "71 166 202 202 135 1 75 1", "hello world"},
-        {"hello</s>world", "71 166 202 202 135 1 75 1", "hello world"},
-        {"</s>", "1 1", ""},
-        {"a <extra_id_0>  b", "132 304 128 1", "a b"},
-        {"<extra_id_0>", "304 1", ""},
-        {"<extra_id_99>x", "205 14 2 1", ""},
-        {"<extra_id_100>", "14 2 166 2 10 31 170 2 168 174 2 192 2 1", "etraid1"},
-        {"<extra_id_00>", "14 2 166 2 10 31 170 2 168 174 2 1", "etraid"},
-        {" <pad>x<unk>y <unk>", "0 14 2 2 165 2 1", " y"},
-        {"kid  teacher\n\tlife", "81 22 37 1", "kid teacher life"},
-        {"na\303\257ve caf\303\251 Gr\303\266\303\237e \342\205\253 \357\254\201ne",
-         "154 150 155 147 159 1", "na\303\257ve caf\303\251 Gr\303\266\303\237e XII fine"},
-        {"\346\227\245\346\234\254\350\252\236 kid", "14 2 81 1", " kid"},
-        {"a\302\205b", "132 128 1", "a b"},
-        {"x\343\200\200\302\240y", "14 2 165 1", " y"},
-        {"</s", "14 2 167 1", "s"},
-        {"<<extra_id_1>>", "14 2 303 14 2 1", " "},
-        {"\342\200\213ab", "132 197 1", "ab"},
-        {"<s>", "14 2 167 2 1", "s"},
-    };
     static const struct {
         int64_t max_length;
         const char *ids;
@@ -378,9 +377,10 @@ static void test_as_transformers(void **state)
     char *path = sw_path_join(golden, "t5v10-relu-tied/model");
     assert_ok(sw_tokenizer_open(path, 512, &tokenizer, &err), &err);
     assert_int_equal(sw_tokenizer_vocabulary(tokenizer), 305);
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        assert_string_equal(ids_of(tokenizer, cases[i].text, 0, NULL), cases[i].ids);
-        assert_round_trip(tokenizer, cases[i].text, cases[i].decoded);
+    for (size_t i = 0; i < sizeof as_transformers / sizeof *as_transformers; i++) {
+        assert_string_equal(ids_of(tokenizer, as_transformers[i].text, 0, NULL),
+                            as_transformers[i].ids);
+        assert_round_trip(tokenizer, as_transformers[i].text, as_transformers[i].decoded);
     }
     for (size_t i = 0; i < sizeof cuts / sizeof cuts[0]; i++)
         assert_string_equal(

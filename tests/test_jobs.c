@@ -5,6 +5,7 @@
 #include "base/json.h"
 #include "base/text.h"
 #include "data/tokenizer.h"
+#include "train/loop.h"
 #include "train/space.h"
 
 #include <math.h>
@@ -490,6 +491,92 @@ static void evaluations_are_kept_in_a_file(void **state)
     drop(world, "judged");
 }
 
+/* ---- stopping ---- */
+
+static const char *stop_file; /* stop once it holds so many lines; NULL: at once */
+static int stop_lines;
+
+static bool stop_now(void)
+{
+    int lines = 0;
+    if (stop_file == NULL)
+        return true;
+    if (!sw_file_exists(stop_file))
+        return false;
+    char *text = sw_test_slurp(stop_file);
+    for (const char *at = text; (at = strchr(at, '\n')) != NULL; at++)
+        lines++;
+    free(text);
+    return lines >= stop_lines;
+}
+
+/* The job with evaluations, into output.dir `name`, until stop_now() says so. */
+static sw_code train_until_stopped(const struct world *world, const char *name, struct sw_err *err)
+{
+    struct sw_config config;
+    char *job = in(world, "job.yaml"), set[3][4096];
+    const struct sw_train_options options = {
+        .config = &config, .device = &sw_cpu_device_ops, .stop_requested = stop_now};
+    snprintf(set[0], sizeof set[0], "output.dir=%s/%s", world->at, name);
+    snprintf(set[1], sizeof set[1], "data.eval=%s/eval.jsonl", world->at);
+    snprintf(set[2], sizeof set[2], "output.eval_every=2");
+    assert_ok(sw_config_init(&config, err), err);
+    assert_ok(sw_config_read(&config, job, err), err);
+    for (int i = 0; i < 3; i++)
+        assert_ok(sw_config_set(&config, set[i], err), err);
+    sw_code code = sw_train(&options, err);
+    sw_config_deinit(&config);
+    free(job);
+    return code;
+}
+
+/* While rows are read nothing is there to be kept. */
+static void a_stop_before_the_first_step_leaves_nothing(void **state)
+{
+    const struct world *world = *state;
+    struct sw_err err;
+    sw_err_init(&err);
+    stop_file = NULL;
+    assert_int_equal(train_until_stopped(world, "early", &err), SW_E_STOPPED);
+    assert_non_null(strstr(err.text, "rows.jsonl was read"));
+    assert_int_equal(sw_code_exit_status(SW_E_STOPPED), 75);
+    assert_false(has(world, "early"));
+}
+
+/* In an evaluation, in the middle and at the end: a checkpoint, and going on evaluates. */
+static void a_stop_while_evaluating_keeps_everything(void **state)
+{
+    const struct world *world = *state;
+    static const char set[] = "--set data.eval=@/eval.jsonl --set output.eval_every=2";
+    char line[512];
+    snprintf(line, sizeof line, "train @/job.yaml --set output.dir=@/whole %s", set);
+    expect(world, line, 0, "step 4: loss");
+    char *metrics = in(world, "late/metrics.jsonl");
+    for (stop_lines = 2; stop_lines <= 4; stop_lines += 2) {
+        struct sw_err err;
+        char name[64];
+        sw_err_init(&err);
+        stop_file = metrics;
+        assert_int_equal(train_until_stopped(world, "late", &err), SW_E_STOPPED);
+        assert_non_null(strstr(err.text, "--resume auto goes on"));
+        snprintf(name, sizeof name, "late/checkpoint-%d/state.json", stop_lines);
+        assert_true(has(world, name));
+        assert_false(has(world, "late/final"));
+        snprintf(line, sizeof line, "train @/job.yaml --resume auto --set output.dir=@/late %s",
+                 set);
+        expect(world, line, 0, "step 4: loss");
+        for (int i = 0; i < 2; i++) {
+            assert_true(field(world, "late/eval.jsonl", i, "step") == 2 * (i + 1));
+            assert_true(field(world, "late/eval.jsonl", i, "loss") ==
+                        field(world, "whole/eval.jsonl", i, "loss"));
+        }
+        assert_true(has(world, "late/final/model.safetensors"));
+        drop(world, "late");
+    }
+    free(metrics);
+    drop(world, "whole");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -501,6 +588,8 @@ int main(void)
         cmocka_unit_test(a_resumed_run_says_what_is_set_otherwise),
         cmocka_unit_test(a_damaged_checkpoint_is_not_the_end),
         cmocka_unit_test(evaluations_are_kept_in_a_file),
+        cmocka_unit_test(a_stop_before_the_first_step_leaves_nothing),
+        cmocka_unit_test(a_stop_while_evaluating_keeps_everything),
         cmocka_unit_test(room_is_counted),
         cmocka_unit_test(too_little_room_is_refused_with_numbers),
         cmocka_unit_test(a_trace_goes_into_the_run_directory),

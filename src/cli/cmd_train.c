@@ -22,7 +22,7 @@ static sw_code run_train(const struct sw_cli_args *args, struct sw_err *err)
     if (code != SW_OK)
         return code;
     code = sw_back_end_choose(&config, &options.device, err);
-    sw_stop_watch("\nstopping after this step with a checkpoint; again: at once\n");
+    sw_stop_watch("\nstopping, with a checkpoint if a step was done; again: at once\n");
     if (code == SW_OK)
         code = sw_train(&options, err);
     sw_config_deinit(&config);
@@ -39,8 +39,10 @@ const struct sw_command sw_command_train = {
                  "go on from the newest checkpoint of output.dir, or from a checkpoint"},
                 {"trace", "FILE", "write what every lane did as a Chrome trace"}},
     .help =
-        "Ctrl-C (or SIGTERM) stops after the step with a checkpoint and exit status 75; --resume "
-        "auto\ngoes on, with the same result as if nothing had happened.\n",
+        "Ctrl-C (or SIGTERM) stops after the step, with a checkpoint and exit status 75; before "
+        "the "
+        "first\nstep at once, with nothing written. A second one waits for nothing. --resume auto "
+        "goes on, with the\nsame result as if nothing had happened.\n",
     .run = run_train,
 };
 

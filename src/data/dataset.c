@@ -204,6 +204,8 @@ static sw_code load(struct sw_dataset *dataset, struct chunk *chunk, struct sw_r
         code = keep_chunk(dataset, chunk, path, err);
         if (code != SW_OK)
             return code;
+        if (options->stop_requested != NULL && options->stop_requested())
+            return SW_FAIL(err, SW_E_STOPPED, "stopped while %s was read", path);
         if (options->progress != NULL)
             options->progress(options->progress_context, dataset->rows, sw_rows_bytes_read(reader),
                               sw_rows_file_bytes(reader));

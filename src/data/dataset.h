@@ -20,6 +20,8 @@ struct sw_dataset_options {
     /* Called now and then on the caller's thread; may be NULL. file_bytes -1: a pipe. */
     void (*progress)(void *context, int64_t rows, int64_t bytes_read, int64_t file_bytes);
     void *progress_context;
+    /* Asked now and then: true ends the reading with SW_E_STOPPED. May be NULL. */
+    bool (*stop_requested)(void);
 };
 
 struct sw_dataset_statistics {

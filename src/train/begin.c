@@ -192,6 +192,8 @@ static sw_code check_space(struct sw_run *run, struct sw_err *err)
 static sw_code write_and_start(struct sw_run *run, struct sw_err *err)
 {
     sw_code code = check_space(run, err);
+    if (code == SW_OK && sw_run_stop_asked(run))
+        code = SW_FAIL(err, SW_E_STOPPED, "stopped before the first step; nothing was written");
     if (code == SW_OK)
         code = sw_run_dir_make(run->directory, err);
     if (code == SW_OK)
@@ -213,6 +215,11 @@ static sw_code write_and_start(struct sw_run *run, struct sw_err *err)
     if (code == SW_OK)
         warn_of_stopping(run);
     return code;
+}
+
+bool sw_run_stop_asked(const struct sw_run *run)
+{
+    return run->options->stop_requested != NULL && run->options->stop_requested();
 }
 
 sw_code sw_run_begin(struct sw_run *run, struct sw_err *err)
@@ -239,6 +246,7 @@ sw_code sw_run_begin(struct sw_run *run, struct sw_err *err)
         return code;
     code = sw_session_open(&run->session, config, device,
                            run->resumed != NULL ? run->resumed : config->model.path, err);
+    run->session.stop_requested = run->options->stop_requested;
     if (code == SW_OK)
         code = plan_run(run, err);
     if (code == SW_OK)

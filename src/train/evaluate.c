@@ -21,6 +21,7 @@ sw_code sw_session_dataset(struct sw_session *session, const char *path, struct 
         .skip_bad = config->data.on_bad_row == SW_CFG_SKIP,
         .progress = show_rows,
         .progress_context = &session->progress,
+        .stop_requested = session->stop_requested,
     };
     sw_code code = sw_dataset_load(path, session->tokenizer, session->pool, &options, out, err);
     if (code != SW_OK)
@@ -56,6 +57,10 @@ sw_code sw_session_evaluate(struct sw_session *session, const struct sw_dataset 
     session->progress.what = "evaluating";
     sw_code code = sw_batcher_open(dataset, &options, &batcher, err);
     for (int64_t first = 0; first < total && code == SW_OK; first += rows) {
+        if (session->stop_requested != NULL && session->stop_requested()) {
+            code = SW_FAIL(err, SW_E_STOPPED, "stopped while evaluating");
+            break;
+        }
         const struct sw_batch batch = sw_batcher_in_order(batcher, first, rows);
         double part = 0;
         int64_t part_tokens = 0;

@@ -95,7 +95,8 @@ static sw_code save(struct sw_run *run, struct sw_err *err)
     return code;
 }
 
-/* Unless this step was evaluated before the run was resumed. */
+/* Unless this step was evaluated before the run was resumed. SW_E_STOPPED, with nothing in `err`,
+ * when a stop was asked for meanwhile: a resumed run does it. */
 static sw_code evaluate(struct sw_run *run, struct sw_err *err)
 {
     double loss, begin = sw_seconds_now();
@@ -105,6 +106,8 @@ static sw_code evaluate(struct sw_run *run, struct sw_err *err)
     sw_memory_unseal();
     sw_code code = sw_session_evaluate(&run->session, run->eval_rows, &loss, &tokens, err);
     sw_memory_seal();
+    if (code == SW_E_STOPPED)
+        sw_err_init(err);
     if (code == SW_OK)
         code = sw_metrics_evaluation(run->evaluations, step, loss, tokens, sw_seconds_now() - begin,
                                      err);
@@ -147,7 +150,7 @@ static sw_code loop(struct sw_run *run, struct sw_err *err)
         every(config->output.eval_every, run->state.step)) {
         sw_code code = evaluate(run, err);
         if (code != SW_OK)
-            return code;
+            return code == SW_E_STOPPED ? stop_early(run, "asked to", err) : code;
     }
     while (run->state.step < run->steps) {
         sw_code code = run_step(run, err);
@@ -156,10 +159,10 @@ static sw_code loop(struct sw_run *run, struct sw_err *err)
             code = save(run, err);
         if (code == SW_OK && !last && every(config->output.eval_every, run->state.step))
             code = evaluate(run, err);
+        if (code == SW_E_STOPPED || (code == SW_OK && !last && sw_run_stop_asked(run)))
+            return stop_early(run, "asked to", err);
         if (code != SW_OK)
             return code;
-        if (!last && run->options->stop_requested != NULL && run->options->stop_requested())
-            return stop_early(run, "asked to", err);
         if (!last && config->run.max_time_seconds > 0 &&
             sw_seconds_now() - run->begin_seconds >= config->run.max_time_seconds)
             return stop_early(run, "run.max_time is over", err);
@@ -174,6 +177,8 @@ static sw_code finish(struct sw_run *run, struct sw_err *err)
     sw_code code = sw_engine_drain(session->engine, err);
     if (code == SW_OK && run->eval_rows != NULL)
         code = evaluate(run, err);
+    if (code == SW_E_STOPPED)
+        return stop_early(run, "asked to", err);
     if (code == SW_OK && config->output.save_every > 0)
         code = save(run, err);
     if (code != SW_OK || !config->output.final)
@@ -203,7 +208,7 @@ sw_code sw_train(const struct sw_train_options *options, struct sw_err *err)
         code = loop(&run, err);
     if (code == SW_OK && !run.finished)
         code = finish(&run, err);
-    if (run.session.engine != NULL && options->trace != NULL &&
+    if (run.metrics != NULL && options->trace != NULL && /* it has begun */
         (code == SW_OK || code == SW_E_STOPPED)) {
         sw_code traced = sw_engine_write_trace(run.session.engine, options->trace, err);
         code = code == SW_OK ? traced : code;

@@ -11,11 +11,12 @@ struct sw_train_options {
     const char *resume; /* NULL: a new run; "auto": the newest checkpoint of output.dir, if any; or
                            a checkpoint directory */
     const char *trace;  /* NULL, or where a Chrome trace goes */
-    /* Has somebody asked to stop? Checked after every step. */
+    /* Has somebody asked to stop? Asked while rows are read, after every step, and while
+     * evaluating. NULL: never. */
     bool (*stop_requested)(void);
 };
 
-/* SW_E_STOPPED when it stopped early with a checkpoint. */
+/* SW_E_STOPPED when it stopped early: with a checkpoint, or before the first step. */
 sw_code sw_train(const struct sw_train_options *options, struct sw_err *err) SW_WARN_UNUSED;
 
 #endif

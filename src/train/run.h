@@ -32,6 +32,9 @@ struct sw_run {
  * before rows are read, everything before output.dir is made. */
 sw_code sw_run_begin(struct sw_run *run, struct sw_err *err) SW_WARN_UNUSED;
 
+/* Has somebody asked to stop? */
+bool sw_run_stop_asked(const struct sw_run *run);
+
 /* ---- resume.c: for begin.c ---- */
 
 /* By options->resume: run->resumed and run->state; or run->ended_after; or a fresh start. */

@@ -14,7 +14,8 @@
 struct sw_session {
     const struct sw_config *config;
     const struct sw_device_ops *device;
-    const char *model_path; /* where weights, config.json and tokenizer come from */
+    bool (*stop_requested)(void); /* for what takes long; NULL: never. Set it after opening */
+    const char *model_path;       /* where weights, config.json and tokenizer come from */
     struct sw_progress progress;
     struct sw_pool *pool;
     struct sw_model_dir *dir; /* NULL with random weights */

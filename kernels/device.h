@@ -52,6 +52,8 @@ struct sw_device_ops {
 
     /* Number of physical devices that can be used; 1 for the CPU. */
     sw_code (*count)(int *out, struct sw_err *err);
+    /* After a count of 0: the reason, in a few words. NULL where there always is a device. */
+    const char *(*why_none)(void);
     sw_code (*open)(struct sw_device **out, const struct sw_device_config *config,
                     struct sw_err *err);
     void (*close)(struct sw_device *device);

@@ -2,22 +2,24 @@
 #ifndef SPILLWAY_BASE_DTYPE_H
 #define SPILLWAY_BASE_DTYPE_H
 
+#include "base/inline.h"
+
 #include <stdint.h>
 #include <string.h>
 
 enum sw_dtype { SW_F32, SW_BF16, SW_F16 /* in files only */ };
 
-static inline int64_t sw_dtype_bytes(enum sw_dtype dtype)
+SW_INLINE int64_t sw_dtype_bytes(enum sw_dtype dtype)
 {
     return dtype == SW_F32 ? 4 : 2;
 }
 
-static inline const char *sw_dtype_name(enum sw_dtype dtype)
+SW_INLINE const char *sw_dtype_name(enum sw_dtype dtype)
 {
     return dtype == SW_F32 ? "fp32" : dtype == SW_BF16 ? "bf16" : "fp16";
 }
 
-static inline float sw_bf16_to_float(uint16_t half)
+SW_INLINE float sw_bf16_to_float(uint16_t half)
 {
     uint32_t bits = (uint32_t)half << 16;
     float value;
@@ -26,7 +28,7 @@ static inline float sw_bf16_to_float(uint16_t half)
 }
 
 /* Round to nearest, ties to even; NaN stays NaN. */
-static inline uint16_t sw_float_to_bf16(float value)
+SW_INLINE uint16_t sw_float_to_bf16(float value)
 {
     uint32_t bits;
     memcpy(&bits, &value, sizeof bits);
@@ -36,7 +38,7 @@ static inline uint16_t sw_float_to_bf16(float value)
 }
 
 /* Exact; subnormals, infinities and NaN payloads included. */
-static inline float sw_f16_to_float(uint16_t half)
+SW_INLINE float sw_f16_to_float(uint16_t half)
 {
     /* Exponent and fraction moved into place leave the exponent 112 too small, for subnormals too.
      */
@@ -53,7 +55,7 @@ static inline float sw_f16_to_float(uint16_t half)
 }
 
 /* Round to nearest, ties to even; too large becomes infinite; NaN stays NaN. */
-static inline uint16_t sw_float_to_f16(float value)
+SW_INLINE uint16_t sw_float_to_f16(float value)
 {
     uint32_t bits;
     memcpy(&bits, &value, sizeof bits);

@@ -4,10 +4,12 @@
 #ifndef SPILLWAY_BASE_RANDOM_H
 #define SPILLWAY_BASE_RANDOM_H
 
+#include "base/inline.h"
+
 #include <stdint.h>
 
 /* Four words for `counter` under `key`. */
-static inline void sw_philox(const uint32_t key[2], const uint32_t counter[4], uint32_t out[4])
+SW_INLINE void sw_philox(const uint32_t key[2], const uint32_t counter[4], uint32_t out[4])
 {
     uint32_t k0 = key[0], k1 = key[1];
     uint32_t c0 = counter[0], c1 = counter[1], c2 = counter[2], c3 = counter[3];
@@ -30,7 +32,7 @@ static inline void sw_philox(const uint32_t key[2], const uint32_t counter[4], u
 }
 
 /* Key of an independent sequence (splitmix64 of the seed and a sequence name). */
-static inline void sw_random_key(uint64_t seed, uint64_t sequence, uint32_t key[2])
+SW_INLINE void sw_random_key(uint64_t seed, uint64_t sequence, uint32_t key[2])
 {
     uint64_t z = seed + 0x9E3779B97F4A7C15u * (sequence + 1);
     z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
@@ -49,7 +51,7 @@ enum sw_random_sequence {
 };
 
 /* Uniform in [0, 1) with 24 bits. */
-static inline float sw_random_unit(uint32_t word)
+SW_INLINE float sw_random_unit(uint32_t word)
 {
     return (float)(word >> 8) * 0x1p-24f;
 }

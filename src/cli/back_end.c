@@ -9,25 +9,35 @@
 
 static const char MODULE[] = "spillway-cuda.so";
 
-/* Beside the binary (a build directory), else where it was installed. */
-static void *load_module(void)
+/* NULL when there is none, or when it cannot be loaded: its libraries may be missing. */
+static void *open_module(const char *path, const char **why)
+{
+    if (path == NULL || !sw_file_exists(path))
+        return NULL;
+    void *module = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (module == NULL)
+        *why = dlerror();
+    return module;
+}
+
+/* Beside the binary (a build directory), else where it was installed. NULL with the reason. */
+static void *load_module(const char **why)
 {
     char self[4096];
     ssize_t bytes = readlink("/proc/self/exe", self, sizeof self - 1);
     void *module = NULL;
+    *why = "this build has no CUDA back end";
     if (bytes > 0) {
         self[bytes] = '\0';
         char *parent = sw_path_parent(self);
         char *path = parent != NULL ? sw_path_join(parent, MODULE) : NULL;
-        if (path != NULL && sw_file_exists(path))
-            module = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+        module = open_module(path, why);
         free(path);
         free(parent);
     }
     if (module == NULL) {
         char *path = sw_path_join(SW_MODULE_DIRECTORY, MODULE);
-        if (path != NULL && sw_file_exists(path))
-            module = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+        module = open_module(path, why);
         free(path);
     }
     return module; /* stays loaded: the process needs it to its end */
@@ -37,11 +47,9 @@ static void *load_module(void)
 static sw_code find_cuda(const struct sw_device_ops **out, const char **why, struct sw_err *err)
 {
     *out = NULL;
-    void *module = load_module();
-    if (module == NULL) {
-        *why = "this build has no CUDA back end, or no CUDA libraries are installed";
+    void *module = load_module(why);
+    if (module == NULL)
         return SW_OK;
-    }
     const struct sw_device_ops *(*get)(void);
     void *symbol = dlsym(module, "sw_cuda_device_ops_get");
     if (symbol == NULL)
@@ -51,9 +59,10 @@ static sw_code find_cuda(const struct sw_device_ops **out, const char **why, str
     sw_code code = get()->count(&count, err);
     if (code != SW_OK)
         return code;
-    *why = "no GPU is visible";
     if (count > 0)
         *out = get();
+    else
+        *why = get()->why_none();
     return SW_OK;
 }
 

@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -104,4 +105,19 @@ void sw_memory_seal(void)
 void sw_memory_unseal(void)
 {
     atomic_store(&sealed, false);
+}
+
+int64_t sw_memory_process_bytes(void)
+{
+    char line[128];
+    long long anonymous_kib = -1, shared_kib = 0;
+    FILE *file = fopen("/proc/self/status", "re");
+    if (file == NULL)
+        return -1;
+    while (fgets(line, sizeof line, file) != NULL) {
+        (void)sscanf(line, "RssAnon: %lld kB", &anonymous_kib);
+        (void)sscanf(line, "RssShmem: %lld kB", &shared_kib);
+    }
+    fclose(file);
+    return anonymous_kib < 0 ? -1 : (anonymous_kib + shared_kib) * 1024;
 }

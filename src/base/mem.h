@@ -38,6 +38,10 @@ void sw_memory_thread_is_engine(void);
 void sw_memory_seal(void);
 void sw_memory_unseal(void);
 
+/* Anonymous and shared memory of this process that is resident; -1 where the system does not tell.
+ */
+int64_t sw_memory_process_bytes(void);
+
 #ifdef __cplusplus
 }
 #endif

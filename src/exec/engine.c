@@ -106,6 +106,7 @@ sw_code sw_engine_start(struct sw_engine *engine, struct sw_err *err)
     if (engine->store.spill != NULL)
         sw_spill_counters(engine->store.spill, &engine->io_before);
     engine->started = true;
+    engine->sealed_bytes = sw_memory_process_bytes();
     sw_memory_seal();
     return SW_OK;
 }
@@ -124,6 +125,11 @@ void sw_engine_set_updates(struct sw_engine *engine, int64_t updates)
 int64_t sw_engine_device_bytes(const struct sw_engine *engine)
 {
     return engine->device_ops->high_water_bytes(engine->device);
+}
+
+int64_t sw_engine_sealed_bytes(const struct sw_engine *engine)
+{
+    return engine->sealed_bytes;
 }
 
 void sw_engine_io(const struct sw_engine *engine, struct sw_spill_counters *out)

@@ -64,6 +64,8 @@ int64_t sw_engine_updates(const struct sw_engine *engine);
 void sw_engine_set_updates(struct sw_engine *engine, int64_t updates);
 /* Highest device memory so far. */
 int64_t sw_engine_device_bytes(const struct sw_engine *engine);
+/* Memory of the process when the engine was started (sw_memory_process_bytes()). */
+int64_t sw_engine_sealed_bytes(const struct sw_engine *engine);
 /* Bytes that went from and to drives since the engine was opened; zero without any. */
 void sw_engine_io(const struct sw_engine *engine, struct sw_spill_counters *out);
 

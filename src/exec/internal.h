@@ -61,6 +61,7 @@ struct sw_engine {
     struct sw_optim_update update; /* of the held gradients; number: updates once applied */
     double last_end_seconds;       /* when the last step's backward ended; < 0: does not count */
     bool started, broken;
+    int64_t sealed_bytes;               /* of the process, when it started */
     struct sw_spill_counters io_before; /* at the end of the last step */
 
     struct sw_generation *generation;

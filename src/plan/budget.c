@@ -331,6 +331,12 @@ void sw_plan_make_budget(struct sw_plan *plan)
     add_store(plan);
 }
 
+int64_t sw_plan_process_bytes(const struct sw_plan *plan)
+{
+    int64_t device = plan->request.rates.device_is_host ? plan->total_bytes[SW_TIER_DEVICE] : 0;
+    return SW_PLAN_PROGRAM_BYTES + plan->total_bytes[SW_TIER_HOST] + device;
+}
+
 bool sw_plan_fits(const struct sw_plan *plan)
 {
     const struct sw_plan_request *request = &plan->request;

@@ -52,8 +52,10 @@ void sw_plan_print(const struct sw_plan *plan, struct sw_text *out)
                 sw_tier_name(plan->params), sw_tier_name(plan->optimizer),
                 sw_tier_name(plan->grads), sw_tier_name(plan->activations));
     print_budget(plan, out);
+    sw_text_add(out, "\nprocess    %.1f MiB of memory when the run starts\n",
+                mib(sw_plan_process_bytes(plan)));
     if (plan->request.purpose == SW_FOR_TRAINING)
-        sw_text_add(out, "\nwork       %.3g floating-point operations a step at the bounds\n",
+        sw_text_add(out, "work       %.3g floating-point operations a step at the bounds\n",
                     plan->step_flops);
     if (!plan->has_prediction)
         return;
@@ -85,6 +87,7 @@ static void json_budget(const struct sw_plan *plan, struct sw_text *out)
     json_integer(out, "device_bytes", plan->total_bytes[SW_TIER_DEVICE]);
     json_integer(out, "host_bytes", plan->total_bytes[SW_TIER_HOST]);
     json_integer(out, "nvme_bytes", plan->total_bytes[SW_TIER_NVME]);
+    json_integer(out, "process_bytes", sw_plan_process_bytes(plan));
 }
 
 void sw_plan_print_json(const struct sw_plan *plan, struct sw_text *out)

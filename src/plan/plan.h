@@ -47,6 +47,7 @@ struct sw_plan_item {
     int64_t bytes[SW_TIERS]; /* per tier; [SW_TIER_AUTO] unused */
 };
 enum { SW_PLAN_ITEMS = 24, SW_PLAN_BOUNCE_BYTES = 1 << 20 /* for loading and saving */ };
+enum { SW_PLAN_PROGRAM_BYTES = 16 << 20 /* the program, its threads and tables */ };
 
 /* The arrays of a unit, all of unit.elements; which of them there are depends on the settings. */
 enum sw_part {
@@ -114,6 +115,10 @@ struct sw_plan {
 sw_code sw_plan_make(struct sw_plan **out, const struct sw_plan_request *request,
                      struct sw_err *err) SW_WARN_UNUSED;
 void sw_plan_free(struct sw_plan *plan);
+
+/* Memory of the process when a run starts: what the plan has in host memory, and where that is the
+ * device, there; and the program with its threads and tables. Rows come on top. */
+int64_t sw_plan_process_bytes(const struct sw_plan *plan);
 
 const char *sw_tier_name(enum sw_tier tier);
 /* Tables for a person; one JSON object. */

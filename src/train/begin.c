@@ -160,6 +160,9 @@ static void introduce(struct sw_run *run)
     if (run->resumed != NULL)
         sw_progress_say(&run->session.progress, "  from %s, step %lld", run->resumed,
                         (long long)run->state.step);
+    sw_progress_say(&run->session.progress, "  memory of the process %.1f MiB, %.1f as planned",
+                    (double)sw_engine_sealed_bytes(run->session.engine) / (1 << 20),
+                    (double)sw_plan_process_bytes(plan) / (1 << 20));
 }
 
 /* Is there room for what will be written? Asked early, and again when spill files have theirs. */

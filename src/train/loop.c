@@ -170,11 +170,22 @@ static sw_code loop(struct sw_run *run, struct sw_err *err)
     return SW_OK;
 }
 
+/* Everything was allocated before the first step. */
+static void show_growth(struct sw_run *run)
+{
+    int64_t sealed = sw_engine_sealed_bytes(run->session.engine), now = sw_memory_process_bytes();
+    if (sealed >= 0 && now >= 0)
+        sw_progress_say(&run->session.progress,
+                        "memory of the process %.1f MiB, %+.1f since the first step began",
+                        (double)now / (1 << 20), (double)(now - sealed) / (1 << 20));
+}
+
 static sw_code finish(struct sw_run *run, struct sw_err *err)
 {
     const struct sw_config *config = run->config;
     struct sw_session *session = &run->session;
     sw_code code = sw_engine_drain(session->engine, err);
+    show_growth(run);
     if (code == SW_OK && run->eval_rows != NULL)
         code = evaluate(run, err);
     if (code == SW_E_STOPPED)

@@ -449,6 +449,31 @@ static void too_little_room_is_refused_with_numbers(void **state)
     assert_false(has(world, "huge"));
 }
 
+/* ---- planning ---- */
+
+/* With and without a machine file a step is predicted, and it is said by what. */
+static void a_plan_says_how_long_a_step_takes_and_by_what(void **state)
+{
+    const struct world *world = *state;
+    struct sw_test_output output =
+        sw_test_expect(world->at, "plan @/job.yaml", 0, "s a step; bound by ");
+    assert_non_null(strstr(output.out, "rates                  measured just now: products "));
+    assert_null(strstr(output.out, "nominal"));
+    sw_test_output_free(&output);
+    expect(world, "plan @/job.yaml --set offload.optimizer=nvme --set offload.nvme=[@]", 0,
+           "drives' reads 2.5 GB/s (nominal), writes 1.5 GB/s (nominal)\n");
+    put(world, "slow.json",
+        "{\"format\": 1, \"cpus\": 2, \"memory_total_bytes\": 17179869184,"
+        " \"memory_available_bytes\": 17179869184, \"gemm_flops_per_second\": 1e6}\n");
+    output = sw_test_expect(world->at, "plan @/job.yaml --json --machine @/slow.json", 0, "");
+    put(world, "slow.out", output.out);
+    double flops = field(world, "slow.out", 0, "step_flops");
+    assert_true(field(world, "slow.out", 0, "step_seconds") >= 0.9 * flops / 1e6);
+    assert_non_null(strstr(output.out, "/slow.json\", \"gemm_flops\": 1e+06"));
+    assert_non_null(strstr(output.out, "\"nominal\": [\"host_bytes\", \"optimizer_bytes\"]"));
+    sw_test_output_free(&output);
+}
+
 /* ---- evaluation ---- */
 
 /* Every evaluation is a line of eval.jsonl; those of steps that are done again are dropped. */
@@ -587,6 +612,7 @@ int main(void)
         cmocka_unit_test(a_finished_run_is_left_alone),
         cmocka_unit_test(a_resumed_run_says_what_is_set_otherwise),
         cmocka_unit_test(a_damaged_checkpoint_is_not_the_end),
+        cmocka_unit_test(a_plan_says_how_long_a_step_takes_and_by_what),
         cmocka_unit_test(evaluations_are_kept_in_a_file),
         cmocka_unit_test(a_stop_before_the_first_step_leaves_nothing),
         cmocka_unit_test(a_stop_while_evaluating_keeps_everything),

@@ -1,5 +1,6 @@
 /* spillway plan */
 #include "cli/back_end.h"
+#include "cli/rates.h"
 #include "topo/machine.h"
 #include "train/session.h"
 
@@ -31,11 +32,43 @@ static void use_machine(const struct sw_machine *machine, const struct sw_config
         request->nvme_bytes = config->offload.nvme_capacity_bytes;
 }
 
+/* Without a machine file: of this one's CPUs what a second tells, or nothing where memory is short;
+ * of a GPU and drives nominal rates. Placement goes by nominal rates, as
+ * that of train does: two runs of one job must not differ by what was measured. */
+static sw_code price(struct sw_session *session, struct sw_err *err)
+{
+    enum { ELEMENTS = 4 << 20 };
+    bool gpu = session->device->asynchronous;
+    struct sw_machine *machine = calloc(1, sizeof *machine);
+    struct sw_plan_rates rates = {.device_is_host = !gpu};
+    if (machine == NULL)
+        return SW_FAIL(err, SW_E_MEMORY, "no memory for the description of a machine");
+    bool measured = sw_rates_measure(session->pool, ELEMENTS, machine, NULL) == SW_OK;
+    if (measured)
+        sw_plan_rates_of_machine(machine, false, &rates);
+    rates.device_is_host = !gpu;
+    if (gpu) { /* a plain one of these years */
+        rates.gemm_flops = 1e14;
+        rates.device_bytes = 1e12;
+        rates.h2d_bytes = rates.d2h_bytes = 2e10;
+        rates.origin = "host measured just now, GPU nominal (link 20 GB/s, memory 1000 GB/s)";
+    } else {
+        rates.origin = measured ? "measured just now" : "nominal";
+    }
+    free(machine);
+    return sw_plan_price(session->plan, &rates, err);
+}
+
+/* `origin`: NULL without a machine file. */
 static sw_code print_plan(struct sw_session *session, const struct sw_plan_request *request,
-                          bool json, struct sw_err *err)
+                          const char *origin, bool json, struct sw_err *err)
 {
     struct sw_text text = {0};
-    sw_code code = sw_plan_make(&session->plan, request, err);
+    struct sw_plan_rates rates = request->rates;
+    rates.origin = origin;
+    sw_code code = sw_session_plan(session, request, err);
+    if (code == SW_OK)
+        code = origin != NULL ? sw_plan_price(session->plan, &rates, err) : price(session, err);
     if (code != SW_OK)
         return code;
     if (json)
@@ -67,7 +100,7 @@ static sw_code plan(struct sw_session *session, const struct sw_cli_args *args, 
             use_machine(machine, session->config, session->device, &request);
         free(machine);
     }
-    return code == SW_OK ? print_plan(session, &request, json, err) : code;
+    return code == SW_OK ? print_plan(session, &request, path, json, err) : code;
 }
 
 static sw_code run(const struct sw_cli_args *args, struct sw_err *err)
@@ -93,12 +126,14 @@ static sw_code run(const struct sw_cli_args *args, struct sw_err *err)
 
 const struct sw_command sw_command_plan = {
     .name = "plan",
-    .summary = "what goes where, how long a step takes, what binds it; allocates nothing",
+    .summary = "what goes where, how long a step takes, what binds it; loads nothing",
     .positional = "CONFIG.yaml",
     .positional_needed = true,
     .takes_set = true,
     .options = {{"machine", "FILE", "plan for the machine of this file (spillway probe --out)"},
                 {"json", NULL, "print one JSON object"}},
-    .help = "Exit status 3 when it does not fit, with what would.\n",
+    .help = "Without --machine the host's rates are measured in a second, those of drives are "
+            "nominal;\n"
+            "what is nominal is marked. Exit status 3 when it does not fit, with what would.\n",
     .run = run,
 };

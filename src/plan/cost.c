@@ -202,6 +202,14 @@ sw_code sw_plan_predict(const struct sw_plan *plan, struct sw_simulation *out, s
     return sw_plan_simulate(plan, plan->request.overlap, out, err);
 }
 
+sw_code sw_plan_price(struct sw_plan *plan, const struct sw_plan_rates *rates, struct sw_err *err)
+{
+    plan->request.rates = *rates;
+    sw_code code = sw_plan_predict(plan, &plan->predicted, err);
+    plan->has_prediction = code == SW_OK;
+    return code;
+}
+
 void sw_plan_lane_bytes(const struct sw_plan *plan, const struct sw_program *program,
                         int64_t out[SW_LANES])
 {

@@ -1,5 +1,7 @@
 /* A plan in words: tables for a person, JSON for programs. */
-#include "plan/plan.h"
+#include "plan/search.h"
+
+#include <string.h>
 
 static double mib(int64_t bytes)
 {
@@ -26,6 +28,64 @@ static void print_budget(const struct sw_plan *plan, struct sw_text *out)
         else
             sw_text_add(out, " %12s", "-");
     sw_text_add(out, "\n");
+}
+
+/* The rates that the prediction goes by; those of drives where something spills. */
+struct rate {
+    const char *name, *key;
+    double known, used; /* a second; known 0: a nominal one is used */
+    bool flops;
+};
+enum { RATES = 5 };
+
+static int list_rates(const struct sw_plan *plan, struct rate out[RATES])
+{
+    const struct sw_plan_rates *known = &plan->request.rates;
+    const struct sw_plan_rates used = sw_plan_rates_complete(known);
+    const struct rate rates[RATES] = {
+        {"products", "gemm_flops", known->gemm_flops, used.gemm_flops, true},
+        {"host memory", "host_bytes", known->host_bytes, used.host_bytes, false},
+        {"optimizer", "optimizer_bytes", known->optimizer_bytes, used.optimizer_bytes, false},
+        {"drives' reads", "nvme_read_bytes", known->nvme_read_bytes, used.nvme_read_bytes, false},
+        {"writes", "nvme_write_bytes", known->nvme_write_bytes, used.nvme_write_bytes, false},
+    };
+    memcpy(out, rates, sizeof rates);
+    return plan->total_bytes[SW_TIER_NVME] > 0 ? RATES : RATES - 2;
+}
+
+static void print_rates(const struct sw_plan *plan, struct sw_text *out)
+{
+    struct rate rates[RATES];
+    int count = list_rates(plan, rates);
+    if (plan->request.rates.origin == NULL)
+        return;
+    sw_text_add(out, "  rates                  %s: ", plan->request.rates.origin);
+    for (int i = 0; i < count; i++)
+        sw_text_add(out, "%s%s %.4g %s%s", i > 0 ? ", " : "", rates[i].name, rates[i].used / 1e9,
+                    rates[i].flops ? "GFLOP/s" : "GB/s", rates[i].known > 0 ? "" : " (nominal)");
+    sw_text_add(out, "\n");
+}
+
+static void json_rates(const struct sw_plan *plan, struct sw_text *out)
+{
+    struct rate rates[RATES];
+    int count = list_rates(plan, rates);
+    if (plan->request.rates.origin == NULL)
+        return;
+    sw_text_add(out, ", \"rates\": {\"origin\": ");
+    sw_text_add_json_string(out, plan->request.rates.origin);
+    for (int i = 0; i < count; i++) {
+        sw_text_add(out, ", \"%s\": ", rates[i].key);
+        sw_text_add_json_double(out, rates[i].used);
+    }
+    sw_text_add(out, ", \"nominal\": [");
+    const char *comma = "";
+    for (int i = 0; i < count; i++)
+        if (!(rates[i].known > 0)) {
+            sw_text_add(out, "%s\"%s\"", comma, rates[i].key);
+            comma = ", ";
+        }
+    sw_text_add(out, "]}");
 }
 
 /* The resource in use longest. */
@@ -59,12 +119,15 @@ void sw_plan_print(const struct sw_plan *plan, struct sw_text *out)
                     plan->step_flops);
     if (!plan->has_prediction)
         return;
-    sw_text_add(out, "\npredicted  %.3f s a step; bound by %s\n", plan->predicted.makespan_seconds,
-                binding(plan));
+    bool cpus = plan->request.rates.device_is_host &&
+                sw_simulation_busiest(&plan->predicted) == SW_RESOURCE_DEVICE;
+    sw_text_add(out, "\npredicted  %.3f s a step; bound by %s%s\n",
+                plan->predicted.makespan_seconds, binding(plan), cpus ? " (the CPUs)" : "");
     for (int lane = 0; lane < SW_LANES; lane++)
         if (plan->predicted.busy_seconds[lane] > 0)
             sw_text_add(out, "  %-22s %10.3f s busy\n", sw_lane_name((enum sw_lane)lane),
                         plan->predicted.busy_seconds[lane]);
+    print_rates(plan, out);
 }
 
 static void json_integer(struct sw_text *out, const char *key, int64_t value)
@@ -121,6 +184,7 @@ void sw_plan_print_json(const struct sw_plan *plan, struct sw_text *out)
             comma = ", ";
         }
         sw_text_add(out, "}");
+        json_rates(plan, out);
     }
     sw_text_add(out, "}\n");
 }

@@ -121,6 +121,10 @@ void sw_plan_free(struct sw_plan *plan);
 int64_t sw_plan_process_bytes(const struct sw_plan *plan);
 
 const char *sw_tier_name(enum sw_tier tier);
+/* Predict anew, by other rates; of those that are not known, by nominal ones. What goes where stays
+ * as it is. */
+sw_code sw_plan_price(struct sw_plan *plan, const struct sw_plan_rates *rates,
+                      struct sw_err *err) SW_WARN_UNUSED;
 /* Tables for a person; one JSON object. */
 void sw_plan_print(const struct sw_plan *plan, struct sw_text *out);
 void sw_plan_print_json(const struct sw_plan *plan, struct sw_text *out);

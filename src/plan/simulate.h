@@ -14,6 +14,7 @@ struct sw_plan_rates {
     double host_bytes;      /* of host memory (triad), reads plus writes */
     double h2d_bytes, d2h_bytes;
     double nvme_read_bytes, nvme_write_bytes; /* of all spill directories together */
+    const char *origin; /* where they are from, in words, for explain.c; NULL: nothing is said */
 };
 
 /* Of a probed machine: its first GPU as the device, or its CPUs. */

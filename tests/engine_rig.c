@@ -61,14 +61,17 @@ static struct sw_plan_request make_request(const struct rig *rig, const struct s
 {
     return (struct sw_plan_request){
         .model = rig->model,
-        .optim = &rig->optim,
+        .optim = setup->purpose == SW_FOR_TRAINING ? &rig->optim : NULL,
         .kernels = &sw_cpu_kernels,
-        .purpose = SW_FOR_TRAINING,
+        .purpose = setup->purpose,
         .compute = setup->bf16 ? SW_BF16 : SW_F32,
         .global_batch = ROWS,
         .micro_batch = setup->micro_batch,
         .source_length = SOURCE,
         .target_length = TARGET,
+        .generation_rows = ROWS,
+        .generation_beams = BEAMS,
+        .generation_length = TOKENS,
         .recompute = setup->recompute ? SW_RECOMPUTE_ON : SW_RECOMPUTE_OFF,
         .params = setup->params,
         .optimizer = setup->optimizer,
@@ -85,7 +88,7 @@ static struct sw_plan_request make_request(const struct rig *rig, const struct s
     };
 }
 
-sw_code try_open_rig(struct rig *rig, const struct setup *setup)
+sw_code try_plan_rig(struct rig *rig, const struct setup *setup)
 {
     memset(rig, 0, sizeof *rig);
     sw_err_init(&rig->err);
@@ -94,7 +97,14 @@ sw_code try_open_rig(struct rig *rig, const struct setup *setup)
         assert_ok(sw_model_freeze(rig->model, &setup->freeze, 1, &rig->err), &rig->err);
     set_optimizer(rig, setup);
     const struct sw_plan_request request = make_request(rig, setup);
-    assert_ok(sw_plan_make(&rig->plan, &request, &rig->err), &rig->err);
+    return sw_plan_make(&rig->plan, &request, &rig->err);
+}
+
+sw_code try_open_rig(struct rig *rig, const struct setup *setup)
+{
+    sw_code code = try_plan_rig(rig, setup);
+    if (code != SW_OK)
+        return code;
     assert_ok(sw_pool_open(&rig->pool, setup->threads, &rig->err), &rig->err);
     if (setup->directory == NULL)
         rig->directory = sw_test_scratch();
@@ -107,14 +117,14 @@ sw_code try_open_rig(struct rig *rig, const struct setup *setup)
                                           .fault = setup->fault};
     const struct sw_engine_config config = {.plan = rig->plan,
                                             .model = rig->model,
-                                            .optim = &rig->optim,
+                                            .optim = rig->plan->request.optim,
                                             .device = &sw_cpu_device_ops,
                                             .pool = rig->pool,
                                             .seed = 11,
                                             .dropout = setup->dropout,
                                             .overlap = !setup->serial,
                                             .spill = &spill};
-    sw_code code = sw_engine_open(&rig->engine, &config, &rig->err);
+    code = sw_engine_open(&rig->engine, &config, &rig->err);
     if (code == SW_OK)
         code = write_initial(rig);
     if (code == SW_OK)
@@ -211,6 +221,12 @@ struct outcome train(const struct setup *setup)
     outcome.states = read_states(&rig, &outcome.state_bytes);
     /* The budget is what was allocated. */
     assert_int_equal(sw_engine_device_bytes(rig.engine), rig.plan->total_bytes[SW_TIER_DEVICE]);
+    outcome.slots = rig.plan->weight_pools[SW_POOL_BLOCKS];
+    memcpy(outcome.total_bytes, rig.plan->total_bytes, sizeof outcome.total_bytes);
+    outcome.params = rig.plan->params;
+    outcome.optimizer = rig.plan->optimizer;
+    outcome.grads = rig.plan->grads;
+    outcome.activations = rig.plan->activations;
     close_rig(&rig);
     return outcome;
 }

@@ -6,9 +6,10 @@
 
 #include "exec/engine.h"
 
-enum { ROWS = 8, SOURCE = 12, TARGET = 9, STEPS = 3 };
+enum { ROWS = 8, SOURCE = 12, TARGET = 9, STEPS = 3, BEAMS = 2, TOKENS = 6 /* generated */ };
 
 struct setup {
+    enum sw_purpose purpose; /* 0: training */
     int64_t micro_batch;
     int threads;
     bool recompute, serial, adafactor, split, untied, bf16, bf16_grads, bf16_moments, early;
@@ -49,12 +50,17 @@ struct outcome {
     float *weights;
     int64_t state_bytes;
     char *states;
+    struct sw_slot_pool slots; /* of blocks' weights */
+    int64_t total_bytes[SW_TIERS];
+    enum sw_tier params, optimizer, grads, activations; /* farthest homes */
 };
 
 struct sw_model *make_model(bool untied);
 void open_rig(struct rig *rig, const struct setup *setup);
 /* The same, for what may fail on the way; rig->err then says why. */
 sw_code try_open_rig(struct rig *rig, const struct setup *setup) SW_WARN_UNUSED;
+/* Model and plan alone. */
+sw_code try_plan_rig(struct rig *rig, const struct setup *setup) SW_WARN_UNUSED;
 void close_rig(struct rig *rig);
 void make_rows(struct rows *rows, int step);
 float *read_all(struct rig *rig, int64_t *count);

@@ -30,6 +30,7 @@ struct op_case {
     int32_t queries[OP_ROWS], keys[OP_ROWS];
     int32_t key_gap; /* tokens between rows of keys that belong to none */
     bool same_keys;  /* every row reads the first row's keys */
+    bool aligned;    /* no odd gaps between rows as stored, tokens on multiples of 16 bytes */
     int64_t heads, head_dim, reach;
     float scale;
     bool causal;
@@ -58,7 +59,10 @@ extern const struct op_case op_cases[];
  * them was written. With `expect`, what should come out is worked out too. */
 void op_case_run(const struct op_case *c, const struct sw_device_ops *ops, struct sw_pool *pool,
                  bool expect, struct op_result *result);
-/* The test fails when an output is further from what it should be than its tolerance. */
+/* False, with the worst element printed, when an output is further from what it should be than its
+ * tolerance. */
+bool op_result_agrees(const struct op_case *c, const struct op_result *result);
+/* The test fails then. */
 void op_result_check(const struct op_case *c, const struct op_result *result);
 double op_output_at(const struct op_output *output, int64_t index);
 void op_result_free(struct op_result *result);

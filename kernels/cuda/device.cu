@@ -294,8 +294,11 @@ static sw_code open_device(struct sw_device **out, const struct sw_device_config
         return SW_FAIL(err, SW_E_MEMORY, "no memory for a device");
     device->ordinal = config->physical_index;
     sw_code code = describe(device, err);
-    if (code == SW_OK) {
-        cudaError_t error = cudaSetDevice(device->ordinal);
+    if (code == SW_OK) { /* threads that wait for the GPU sleep */
+        cudaError_t error = cudaInitDevice(device->ordinal, cudaDeviceScheduleBlockingSync,
+                                           cudaInitDeviceFlagsAreValid);
+        if (error == cudaSuccess)
+            error = cudaSetDevice(device->ordinal);
         if (error != cudaSuccess)
             code = cuda_failed(err, error, "starting the GPU");
     }

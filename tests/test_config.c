@@ -139,6 +139,11 @@ static void test_unknown_keys(void **state)
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
         assert_refused(parse(&c, cases[i].text, &err), SW_E_USAGE, cases[i].part, &err);
+    /* a part of the name, in the wrong section */
+    assert_refused(sw_config_set(&c, "train.warmup=1", &err), SW_E_USAGE,
+                   "the nearest is optimizer.warmup_steps", &err);
+    assert_refused(sw_config_set(&c, "train.num_epochs=1", &err), SW_E_USAGE,
+                   "the nearest is train.epochs", &err);
     assert_refused(sw_config_set(&c, "optimizer.lrr=1", &err), SW_E_USAGE,
                    "--set: there is no key optimizer.lrr; the nearest is optimizer.lr", &err);
     sw_config_deinit(&c);
@@ -211,8 +216,36 @@ static void test_set(void **state)
     assert_refused(sw_config_set(&c, "train.steps", &err), SW_E_USAGE, "key=value was expected",
                    &err);
     assert_refused(sw_config_set(&c, "=1", &err), SW_E_USAGE, "key=value was expected", &err);
-    assert_refused(sw_config_set(&c, "offload.nvme=[/a", &err), SW_E_USAGE, "--set: not YAML",
+    assert_refused(sw_config_set(&c, "offload.nvme=[/a", &err), SW_E_USAGE,
+                   "--set: offload.nvme: the list [/a has no ] at its end", &err);
+    assert_refused(sw_config_set(&c, "offload.nvme=['/a", &err), SW_E_USAGE, "--set: not YAML",
                    &err);
+    assert_refused(sw_config_set(&c, "offload.nvme=[a,,b]", &err), SW_E_USAGE, "offload.nvme",
+                   &err);
+    /* Patterns need no quotes, and quotes do what they do in a file. */
+    assert_ok(sw_config_set(&c, "train.freeze=[*]", &err), &err);
+    assert_int_equal(c.train.freeze.count, 1);
+    assert_string_equal(c.train.freeze.items[0], "*");
+    assert_ok(sw_config_set(&c, "train.freeze=[ *norm*, 12 ,&a b ] ", &err), &err);
+    assert_int_equal(c.train.freeze.count, 3);
+    assert_string_equal(c.train.freeze.items[1], "12");
+    assert_string_equal(c.train.freeze.items[2], "&a b");
+    assert_ok(sw_config_set(&c, "train.freeze=['a, b', \"c\"]", &err), &err);
+    assert_string_equal(c.train.freeze.items[0], "a, b");
+    assert_ok(sw_config_set(&c, "train.freeze=[]", &err), &err);
+    assert_int_equal(c.train.freeze.count, 0);
+    static const struct {
+        const char *text;
+        double seconds;
+    } times[] = {{"0.5s", 0.5}, {"1.5h", 5400}, {"90", 90}, {"1m0.25s", 60.25}, {"2d", 172800}};
+    for (size_t i = 0; i < sizeof times / sizeof times[0]; i++) {
+        char text[64];
+        snprintf(text, sizeof text, "run.max_time=%s", times[i].text);
+        assert_ok(sw_config_set(&c, text, &err), &err);
+        assert_true(c.run.max_time_seconds == times[i].seconds);
+    }
+    assert_refused(sw_config_set(&c, "run.max_time=.s", &err), SW_E_USAGE, "0.5m", &err);
+    assert_refused(sw_config_set(&c, "run.max_time=1.2.3s", &err), SW_E_USAGE, "0.5m", &err);
     assert_refused(sw_config_set(&c, "train.steps=[1]", &err), SW_E_USAGE, "not a list", &err);
     assert_int_equal(c.train.steps, 7);
     sw_config_deinit(&c);

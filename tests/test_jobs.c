@@ -178,7 +178,7 @@ static void settings_are_refused_before_anything_is_done(void **state)
         {"--set data.eval=@/model", 2, "data.eval: "},
         {"--trace @/none/trace.json", 2, "--trace: there is no folder"},
         {"--trace @/model", 2, "is a directory"},
-        {"--set model.path=@/none", 2, "no model directory"},
+        {"--set model.path=@/none", 2, "--set: model.path: no model directory"},
         {"--set output.dir=@/rows.jsonl/run", 2, "output.dir"},
         {"--set output.dir=@/model", 2, "output.dir: "},
         {"--set output.dir=@/model/../model/a/b", 2, "inside the model directory"},
@@ -199,6 +199,64 @@ static void settings_are_refused_before_anything_is_done(void **state)
         assert_false(has(world, "run"));
         assert_false(has(world, "model/a"));
     }
+}
+
+/* What a setting or an option names and cannot be used: status 2, and named. What fails on the way
+ * is 1. */
+static void what_cannot_be_used_is_named_by_its_setting(void **state)
+{
+    const struct world *world = *state;
+    static const char pointer[] = "version https://git-lfs.github.com/spec/v1\noid sha256:00\n";
+    static const char *const files[] = {"config.json", "model.safetensors", "spiece.model"};
+    struct sw_err err;
+    sw_err_init(&err);
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++)
+        for (int way = 0; way < 3; way++) {
+            char name[64], *path;
+            snprintf(name, sizeof name, "broken/%s", files[i]);
+            path = in(world, name);
+            expect(world, "init --config @/config.json --tokenizer @/spiece.model --out @/broken",
+                   0, "");
+            if (way == 0)
+                assert_int_equal(unlink(path), 0);
+            else
+                put(world, name, way == 1 ? pointer : "{");
+            expect(world, "train @/job.yaml --set model.path=@/broken", 2, "model.path: ");
+            expect(world, "train @/job.yaml --set model.path=@/broken", 2,
+                   way < 2 || i > 0 ? "/broken" : "config.json");
+            expect(world, "plan @/job.yaml --set model.path=@/broken", 2, "model.path: ");
+            expect(world, "eval @/job.yaml --model @/broken --set data.eval=@/eval.jsonl", 2,
+                   "--model: ");
+            free(path);
+            drop(world, "broken");
+        }
+    put(world, "pointer.jsonl", pointer);
+    expect(world, "train @/job.yaml --set data.train=@/pointer.jsonl", 2, "data.train: ");
+    expect(world, "plan @/job.yaml --machine @/none", 2, "--machine: ");
+    expect(world, "inspect @/none", 2, "none");
+    expect(world, "train @/job.yaml --resume @/none", 2, "no checkpoint");
+    expect(world, "init --config @/none --tokenizer @/spiece.model --out @/new", 2, "--config: ");
+    expect(world, "init --config @/config.json --tokenizer @/none --out @/new", 2, "--tokenizer: ");
+    expect(world, "init --config @/config.json --tokenizer @/spiece.model --out @/job.yaml/new", 2,
+           "--out: ");
+    assert_false(has(world, "new"));
+}
+
+/* An empty directory may be there already. */
+static void init_takes_an_empty_directory(void **state)
+{
+    const struct world *world = *state;
+    static const char line[] =
+        "init --config @/config.json --tokenizer @/spiece.model --out @/empty";
+    struct sw_err err;
+    sw_err_init(&err);
+    char *path = in(world, "empty");
+    assert_ok(sw_directory_make(path, &err), &err);
+    free(path);
+    expect(world, line, 0, "parameters");
+    assert_true(has(world, "empty/model.safetensors"));
+    expect(world, line, 2, "--out: ");
+    drop(world, "empty");
 }
 
 /* What only the rows tell is refused without leaving an output.dir, too. */
@@ -371,7 +429,7 @@ static void a_step_is_predicted_and_run(void **state)
     const struct world *world = *state;
     expect(world, "bench step", 2, "bench step needs CONFIG.yaml");
     expect(world, "bench io @/job.yaml", 2, "job.yaml for?");
-    expect(world, "bench step @/job.yaml --machine @/none.json", 1, "none.json");
+    expect(world, "bench step @/job.yaml --machine @/none.json", 2, "--machine: cannot open");
     put(world, "machine.json",
         "{\"format\": 1, \"cpus\": 2, \"memory_total_bytes\": 17179869184,"
         " \"memory_available_bytes\": 17179869184, \"triad_bytes_per_second\": 1e9,"
@@ -607,6 +665,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_step_is_predicted_and_run),
         cmocka_unit_test(settings_are_refused_before_anything_is_done),
+        cmocka_unit_test(what_cannot_be_used_is_named_by_its_setting),
+        cmocka_unit_test(init_takes_an_empty_directory),
         cmocka_unit_test(bad_rows_leave_no_output),
         cmocka_unit_test(bf16_is_taken_on_the_cpu),
         cmocka_unit_test(a_finished_run_is_left_alone),

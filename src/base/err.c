@@ -53,6 +53,20 @@ sw_code sw_err_while(struct sw_err *err, const char *format, ...)
     return err->code;
 }
 
+sw_code sw_err_blame(struct sw_err *err, const char *setting)
+{
+    if (err == NULL)
+        return SW_E_USAGE;
+    if (err->code == SW_E_IO || err->code == SW_E_FORMAT)
+        err->code = SW_E_USAGE;
+    if (err->code == SW_E_USAGE) {
+        char text[SW_ERR_TEXT_BYTES];
+        snprintf(text, sizeof text, "%s", err->text);
+        snprintf(err->text, sizeof err->text, "%.200s: %.1840s", setting, text);
+    }
+    return err->code;
+}
+
 int sw_code_exit_status(sw_code code)
 {
     switch (code) {

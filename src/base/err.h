@@ -50,6 +50,10 @@ sw_code sw_err_set(struct sw_err *err, sw_code code, int os_errno, const char *f
 /* Append ", while ..." to a failure; does nothing when there is none. Returns err->code. */
 sw_code sw_err_while(struct sw_err *err, const char *format, ...) SW_PRINTF(2, 3);
 
+/* A setting or option names something that cannot be used: begin the text with `setting`, and make
+ * a failure to read it SW_E_USAGE. For what was found before any work began. Returns err->code. */
+sw_code sw_err_blame(struct sw_err *err, const char *setting);
+
 /* Exit status of the command line for `code` (DESIGN, Commands). */
 int sw_code_exit_status(sw_code code);
 

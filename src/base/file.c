@@ -2,6 +2,7 @@
 
 #include "base/mem.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
@@ -334,6 +335,17 @@ sw_code sw_directory_check(const char *path, struct sw_err *err)
         code = SW_FAIL_OS(err, SW_E_IO, errno, "cannot write to %s", at);
     free(at);
     return code;
+}
+
+bool sw_directory_is_empty(const char *path)
+{
+    DIR *directory = opendir(path);
+    bool empty = directory != NULL;
+    for (struct dirent *entry; empty && (entry = readdir(directory)) != NULL;)
+        empty = strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0;
+    if (directory != NULL)
+        closedir(directory);
+    return empty;
 }
 
 sw_code sw_directory_sync(const char *path, struct sw_err *err)

@@ -192,11 +192,8 @@ sw_code sw_run_dir_open(struct sw_run_dir **out, const char *path, bool resuming
         return SW_FAIL(err, SW_E_MEMORY, "no memory for the run directory");
     }
     run->lock = -1;
-    if (sw_directory_check(path, err) != SW_OK) {
-        code = sw_err_while(err, "looking at output.dir %s", path);
-        if (code == SW_E_IO) /* a wrong setting */
-            code = err->code = SW_E_USAGE;
-    }
+    if (sw_directory_check(path, err) != SW_OK)
+        code = sw_err_blame(err, "output.dir");
     if (code == SW_OK && sw_file_exists(path))
         code = lock_directory(run, err);
     if (code == SW_OK && !resuming && holds_run(run))

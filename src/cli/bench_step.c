@@ -41,6 +41,8 @@ static sw_code find_rates(const struct sw_session *session, const char *path,
         return SW_FAIL(err, SW_E_MEMORY, "no memory for the description of a machine");
     sw_code code =
         path != NULL ? sw_machine_read(path, machine, err) : measure(session->config, machine, err);
+    if (code != SW_OK && path != NULL)
+        code = sw_err_blame(err, "--machine");
     bool gpu = session->device->asynchronous;
     if (code == SW_OK && gpu && machine->gpu_count == 0)
         code = SW_FAIL(err, SW_E_USAGE,
@@ -241,7 +243,7 @@ sw_code sw_cli_bench_step(const struct sw_cli_args *args, struct sw_err *err)
     if (code == SW_OK)
         code = sw_back_end_choose(&config, &device, err);
     if (code == SW_OK)
-        code = sw_session_open(&session, &config, device, config.model.path, err);
+        code = sw_session_open(&session, &config, device, config.model.path, "model.path", err);
     if (code == SW_OK) {
         code = bench(&session, args, err);
         sw_session_close(&session);

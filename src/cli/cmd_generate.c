@@ -224,7 +224,7 @@ static sw_code run_with(const struct sw_cli_args *args, const struct sw_config *
     g.skip_bad = config->data.on_bad_row == SW_CFG_SKIP;
     const struct sw_rows_options rows = {
         .fields = {config->data.source_field}, .fields_count = 1, .skip_bad = g.skip_bad};
-    code = sw_session_open(&g.session, config, device, model, err);
+    code = sw_session_open(&g.session, config, device, model, "--model", err);
     if (code == SW_OK)
         code = sw_rows_open(input, &rows, &g.input, err);
     if (code == SW_OK)

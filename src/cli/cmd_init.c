@@ -33,30 +33,36 @@ static sw_code read_config(struct init *init, struct sw_err *err)
     int64_t count;
     sw_code code = sw_file_read(init->config, CONFIG_MAX_BYTES, &bytes, &count, err);
     if (code != SW_OK)
-        return code;
+        return sw_err_blame(err, "--config");
     sw_text_add_bytes(&init->text, bytes, count);
     free(bytes);
     return sw_text_check(&init->text, init->config, err);
+}
+
+/* Refuses a tokenizer with more ids than the model. */
+static sw_code check_tokenizer(const struct init *init, const char *what, struct sw_err *err)
+{
+    struct sw_tokenizer *tokenizer = NULL;
+    int64_t vocabulary = init->model->t5.vocab_size;
+    sw_code code = sw_tokenizer_open(init->tokenizer, vocabulary, &tokenizer, err);
+    if (code == SW_OK && sw_tokenizer_vocabulary(tokenizer) > vocabulary)
+        code =
+            SW_FAIL(err, SW_E_USAGE, "%s has %lld ids, extra ids included, %s only vocab_size %lld",
+                    init->tokenizer, (long long)sw_tokenizer_vocabulary(tokenizer), what,
+                    (long long)vocabulary);
+    sw_tokenizer_close(tokenizer);
+    return code == SW_OK ? SW_OK : sw_err_blame(err, "--tokenizer");
 }
 
 static sw_code open_model(struct init *init, struct sw_err *err)
 {
     const char *what = init->preset != NULL ? init->preset : init->config;
     struct sw_json *json = NULL;
-    struct sw_tokenizer *tokenizer = NULL;
     sw_code code = sw_json_parse(init->text.bytes, init->text.used_bytes, what, &json, err);
     if (code == SW_OK)
         code = sw_model_open(json, what, SW_HEAD_BY_CONFIG, &init->model, err);
-    if (code == SW_OK) /* refuses a tokenizer with more ids than the model */
-        code = sw_tokenizer_open(init->tokenizer, init->model->t5.vocab_size, &tokenizer, err);
-    if (code == SW_OK && sw_tokenizer_vocabulary(tokenizer) > init->model->t5.vocab_size)
-        code =
-            SW_FAIL(err, SW_E_USAGE, "%s has %lld ids, extra ids included, %s only vocab_size %lld",
-                    init->tokenizer, (long long)sw_tokenizer_vocabulary(tokenizer), what,
-                    (long long)init->model->t5.vocab_size);
-    sw_tokenizer_close(tokenizer);
     sw_json_free(json);
-    return code;
+    return code == SW_OK ? check_tokenizer(init, what, err) : sw_err_blame(err, "--config");
 }
 
 static sw_code check_space(const struct init *init, struct sw_err *err)
@@ -161,8 +167,11 @@ static sw_code parse(struct init *init, const struct sw_cli_args *args, struct s
         return SW_FAIL(err, SW_E_USAGE, "init needs one of --preset and --config");
     sw_code code = sw_cli_integer(command, args, "seed", 0, INT64_MAX, 0, &seed, err);
     init->seed = (uint64_t)seed;
-    if (code == SW_OK && sw_file_exists(init->out))
-        code = SW_FAIL(err, SW_E_USAGE, "%s is there already; choose another --out", init->out);
+    if (code == SW_OK && sw_file_exists(init->out) && !sw_directory_is_empty(init->out))
+        code = SW_FAIL(err, SW_E_USAGE, "--out: %s is there already and not empty; choose another",
+                       init->out);
+    if (code == SW_OK && sw_directory_check(init->out, err) != SW_OK)
+        code = sw_err_blame(err, "--out");
     return code;
 }
 

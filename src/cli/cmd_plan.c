@@ -96,6 +96,8 @@ static sw_code plan(struct sw_session *session, const struct sw_cli_args *args, 
         machine = calloc(1, sizeof *machine);
         code = machine != NULL ? sw_machine_read(path, machine, err)
                                : SW_FAIL(err, SW_E_MEMORY, "no memory to read %s", path);
+        if (code != SW_OK)
+            code = sw_err_blame(err, "--machine");
         if (code == SW_OK)
             use_machine(machine, session->config, session->device, &request);
         free(machine);
@@ -115,7 +117,7 @@ static sw_code run(const struct sw_cli_args *args, struct sw_err *err)
     if (code == SW_OK)
         code = sw_back_end_choose(&config, &device, err);
     if (code == SW_OK)
-        code = sw_session_open(&session, &config, device, config.model.path, err);
+        code = sw_session_open(&session, &config, device, config.model.path, "model.path", err);
     if (code == SW_OK) {
         code = plan(&session, args, err);
         sw_session_close(&session);

@@ -100,7 +100,7 @@ static sw_code run_eval(const struct sw_cli_args *args, struct sw_err *err)
     if (code == SW_OK)
         code = sw_back_end_choose(&config, &device, err);
     if (code == SW_OK)
-        code = sw_session_open(&session, &config, device, model, err);
+        code = sw_session_open(&session, &config, device, model, "--model", err);
     if (code == SW_OK) {
         code = evaluate(&session, config.data.eval, err);
         sw_session_close(&session);

@@ -64,13 +64,27 @@ sw_code sw_config_settle(struct sw_config *config, struct sw_err *err)
     return code;
 }
 
+/* Is `part` one or several whole words of `name`, as warmup of warmup_steps? */
+static bool has_words(const char *name, const char *part)
+{
+    size_t bytes = strlen(part);
+    for (const char *at = name; bytes > 0 && (at = strstr(at, part)) != NULL; at++)
+        if ((at == name || at[-1] == '_') && (at[bytes] == '\0' || at[bytes] == '_'))
+            return true;
+    return false;
+}
+
 /* How far a mistyped key is from a valid one: as a whole, or by its last part alone when that is
- * closer (the right name in the wrong section). */
+ * closer (the right name, or a part of it, in the wrong section). */
 static int key_distance(const char *key, const char *valid)
 {
-    const char *name = strrchr(key, '.'), *valid_name = strrchr(valid, '.');
+    enum { PART_OF_NAME = 2 };
+    const char *dot = strrchr(key, '.'), *name = dot != NULL ? dot + 1 : key;
+    const char *valid_name = strrchr(valid, '.') + 1;
     int whole = sw_text_distance(key, valid);
-    int part = sw_text_distance(name != NULL ? name + 1 : key, valid_name + 1) + 1;
+    int part = sw_text_distance(name, valid_name) + 1;
+    if (part > PART_OF_NAME && (has_words(valid_name, name) || has_words(name, valid_name)))
+        part = PART_OF_NAME;
     return part < whole ? part : whole;
 }
 

@@ -88,7 +88,7 @@ static bool parse_size(const char *text, int64_t *out)
     return false;
 }
 
-/* 90, 90s, 15m, 8h30m, 2d: falling units, each once; without a unit, seconds. */
+/* 90, 90s, 0.5s, 15m, 8h30m, 1.5d: falling units, each once; without a unit, seconds. */
 static bool parse_duration(const char *text, double *out)
 {
     static const char units[] = "dhms";
@@ -101,17 +101,17 @@ static bool parse_duration(const char *text, double *out)
         return false;
     while (*text != '\0') {
         char digits[24];
-        int64_t count;
-        size_t used = strspn(text, "0123456789");
+        double count;
+        size_t used = strspn(text, "0123456789.");
         const char *unit = text[used] != '\0' ? strchr(units + next, text[used]) : NULL;
         if (unit == NULL || used >= sizeof digits)
             return false;
         memcpy(digits, text, used);
         digits[used] = '\0';
-        if (!parse_integer(digits, &count))
+        if (!parse_real(digits, &count))
             return false;
         next = (int)(unit - units) + 1;
-        seconds += (double)count * unit_seconds[next - 1];
+        seconds += count * unit_seconds[next - 1];
         text += used + 1;
     }
     *out = seconds;
@@ -168,7 +168,7 @@ static sw_code assign_number(void *to, const struct sw_option *option, const cha
         break;
     case SW_OPTION_DURATION:
         if (!parse_duration(value, &real))
-            return refuse(option, value, source, "a time, such as 90s, 15m or 8h30m", err);
+            return refuse(option, value, source, "a time, such as 90s, 0.5m or 8h30m", err);
         break;
     default:
         if (!parse_real(value, &real))

@@ -349,6 +349,55 @@ sw_code sw_config_parse(struct sw_config *config, const char *text, int64_t byte
     return read_text(&reader, text, bytes, err);
 }
 
+/* A list with quotes in it, or something odd: a line of YAML. */
+static sw_code set_yaml_list(struct sw_config *config, const char *key, const char *value,
+                             struct sw_err *err)
+{
+    struct sw_text line = {0};
+    struct reader reader = {.config = config, .path = "--set", .setting = true};
+    sw_text_add(&line, "%s: %s\n", key, value);
+    sw_code code = sw_text_check(&line, "a setting", err);
+    if (code == SW_OK)
+        code = read_text(&reader, line.bytes, line.used_bytes, err);
+    free(line.bytes);
+    return code;
+}
+
+/* [a, b*]: cut at the commas, so that what YAML would want in quotes needs none. */
+static sw_code set_plain_list(struct sw_config *config, int index, const char *value,
+                              struct sw_err *err)
+{
+    const struct sw_option_source source = {.text = "--set", .verbatim = true};
+    const char *values[VALUES_MAX];
+    int64_t count = 0;
+    char *copy = sw_strdup(value + 1), *close = copy != NULL ? strrchr(copy, ']') : NULL;
+    sw_code code = SW_OK;
+    if (copy == NULL)
+        return SW_FAIL(err, SW_E_MEMORY, "no memory for the configuration");
+    if (close == NULL || close[1 + strspn(close + 1, " ")] != '\0') {
+        code = SW_FAIL(err, SW_E_USAGE, "--set: %s: the list %s has no ] at its end",
+                       sw_options[index].key, value);
+        goto out;
+    }
+    *close = '\0';
+    for (char *at = copy + strspn(copy, " "); at != NULL && (count > 0 || *at != '\0');) {
+        char *comma = strchr(at, ','), *end = comma != NULL ? comma : at + strlen(at);
+        while (end > at && end[-1] == ' ')
+            end--;
+        if (count == VALUES_MAX) {
+            code = SW_FAIL(err, SW_E_USAGE, "--set: a list of more than %d values", VALUES_MAX);
+            goto out;
+        }
+        values[count++] = at;
+        at = comma != NULL ? comma + 1 + strspn(comma + 1, " ") : NULL;
+        *end = '\0';
+    }
+    code = sw_option_assign(config, index, values, count, true, &source, err);
+out:
+    free(copy);
+    return code;
+}
+
 sw_code sw_config_set(struct sw_config *config, const char *assignment, struct sw_err *err)
 {
     const char *equals = strchr(assignment, '=');
@@ -365,13 +414,7 @@ sw_code sw_config_set(struct sw_config *config, const char *assignment, struct s
         const struct sw_option_source source = {.text = "--set", .verbatim = true};
         return sw_option_assign(config, index, &value, 1, false, &source, err);
     }
-    /* A list is a line of YAML. */
-    struct sw_text line = {0};
-    struct reader reader = {.config = config, .path = "--set", .setting = true};
-    sw_text_add(&line, "%s: %s\n", key, value);
-    sw_code code = sw_text_check(&line, "a setting", err);
-    if (code == SW_OK)
-        code = read_text(&reader, line.bytes, line.used_bytes, err);
-    free(line.bytes);
-    return code;
+    return strpbrk(value, "\"'{}#") != NULL || strchr(value + 1, '[') != NULL
+               ? set_yaml_list(config, key, value, err)
+               : set_plain_list(config, index, value, err);
 }

@@ -248,7 +248,8 @@ sw_code sw_run_begin(struct sw_run *run, struct sw_err *err)
     if (code != SW_OK || run->finished)
         return code;
     code = sw_session_open(&run->session, config, device,
-                           run->resumed != NULL ? run->resumed : config->model.path, err);
+                           run->resumed != NULL ? run->resumed : config->model.path,
+                           run->resumed != NULL ? "--resume" : "model.path", err);
     run->session.stop_requested = run->options->stop_requested;
     if (code == SW_OK)
         code = plan_run(run, err);

@@ -1,11 +1,32 @@
 #include "train/preflight.h"
 
 #include "base/file.h"
+#include "data/foreign.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
+
+/* A file that is no rows at all, by how it begins; a pipe is not touched. */
+static sw_code check_kind(const char *path, struct sw_err *err)
+{
+    char start[64];
+    int descriptor;
+    int64_t bytes;
+    struct stat status;
+    if (stat(path, &status) != 0 || !S_ISREG(status.st_mode))
+        return SW_OK;
+    sw_code code = sw_file_open(path, &descriptor, &bytes, err);
+    if (code != SW_OK)
+        return code;
+    bytes = bytes < (int64_t)sizeof start ? bytes : (int64_t)sizeof start;
+    code = sw_file_pread(descriptor, start, bytes, 0, path, err);
+    close(descriptor);
+    const char *what = code == SW_OK ? sw_foreign_file(start, bytes) : NULL;
+    return what != NULL ? SW_FAIL(err, SW_E_FORMAT, "%s is %s", path, what) : code;
+}
 
 sw_code sw_preflight_rows(const struct sw_config *config, const char *key, const char *path,
                           struct sw_err *err)
@@ -19,6 +40,8 @@ sw_code sw_preflight_rows(const struct sw_config *config, const char *key, const
         (void)SW_FAIL(err, SW_E_USAGE, "%s: %s is a directory, not a file of rows", key, path);
     else if (access(path, R_OK) != 0)
         (void)SW_FAIL_OS(err, SW_E_USAGE, errno, "%s: cannot read %s", key, path);
+    else if (check_kind(path, err) != SW_OK)
+        (void)sw_err_blame(err, key);
     else
         return SW_OK;
     return sw_config_locate(config, err);

@@ -66,27 +66,36 @@ sw_code sw_session_check(const struct sw_config *config, const struct sw_device_
     return SW_OK;
 }
 
+/* What the directory holds. */
+static sw_code open_model(struct sw_session *session, struct sw_err *err)
+{
+    const struct sw_config *config = session->config;
+    bool random = config->model.random_init && config->model.path != NULL &&
+                  strcmp(config->model.path, session->model_path) == 0;
+    sw_code code = random ? open_config(session, err) : open_weights(session, err);
+    return code == SW_OK ? sw_tokenizer_open(session->model_path, session->model->t5.vocab_size,
+                                             &session->tokenizer, err)
+                         : code;
+}
+
 sw_code sw_session_open(struct sw_session *session, const struct sw_config *config,
                         const struct sw_device_ops *device, const char *model_path,
-                        struct sw_err *err)
+                        const char *named_by, struct sw_err *err)
 {
     memset(session, 0, sizeof *session);
     session->config = config;
     session->device = device;
     session->model_path = model_path;
     sw_progress_init(&session->progress);
-    bool random = config->model.random_init && config->model.path != NULL &&
-                  strcmp(config->model.path, model_path) == 0;
     sw_code code = sw_session_check(config, device, err);
-    if (code == SW_OK)
-        code = random ? open_config(session, err) : open_weights(session, err);
+    if (code == SW_OK && open_model(session, err) != SW_OK) {
+        (void)sw_err_blame(err, named_by);
+        code = err->code == SW_E_USAGE ? sw_config_locate(config, err) : err->code;
+    }
     if (code == SW_OK && config->train.freeze.count > 0 &&
         sw_model_freeze(session->model, (const char *const *)config->train.freeze.items,
                         config->train.freeze.count, err) != SW_OK)
         code = sw_config_locate(config, err);
-    if (code == SW_OK)
-        code =
-            sw_tokenizer_open(model_path, session->model->t5.vocab_size, &session->tokenizer, err);
     if (code == SW_OK && sw_tokenizer_eos(session->tokenizer) != session->model->t5.eos_id)
         sw_progress_say(&session->progress,
                         "warning: config.json's eos_token_id is %d, the tokenizer's </s> is %d: "

@@ -32,10 +32,11 @@ struct sw_session {
  */
 sw_code sw_session_check(const struct sw_config *config, const struct sw_device_ops *device,
                          struct sw_err *err) SW_WARN_UNUSED;
-/* Read and check the model directory and the tokenizer, start the workers. Loads no weights. */
+/* Read and check the model directory, which setting or option `named_by` names, and the tokenizer;
+ * start the workers. Loads no weights. SW_E_USAGE when the directory cannot be used. */
 sw_code sw_session_open(struct sw_session *session, const struct sw_config *config,
                         const struct sw_device_ops *device, const char *model_path,
-                        struct sw_err *err) SW_WARN_UNUSED;
+                        const char *named_by, struct sw_err *err) SW_WARN_UNUSED;
 void sw_session_close(struct sw_session *session);
 
 /* A request as configuration and machine say; the caller fills in rows and lengths. */

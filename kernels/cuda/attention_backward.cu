@@ -1,0 +1,663 @@
+/* Attention backward in tiles on tensor cores. Probabilities are made again from lse, twice: once
+ * by blocks of queries that go over the keys and sum dq and the bias' gradient, once by blocks of
+ * keys that go over the queries and sum dk and dv. So every sum has one owner and one order,
+ * without atomics. bf16 operands, probabilities and d(scores), fp32 sums.
+ *
+ * The bias' gradient: a warp sums d(scores) of a tile along diagonals (struct diagonals) and adds
+ * them to entries of its own in the workspace; a last kernel adds the warps' entries in order. */
+#include "kernels/cuda/attention_tiles.cuh"
+
+#include <algorithm>
+
+namespace
+{
+
+/* Blocks that dq's kernel is cut into, about: their warps' entries take up workspace. */
+enum { BLOCKS_WANTED = 1024 };
+
+struct workspace {
+    float *delta;   /* [heads][queries.tokens]: d(o) . o */
+    float *entries; /* [slots][heads][warps][2 * bias_reach - 1] */
+};
+
+/* --- dq and the bias' gradient -------------------------------------------------------------------
+ */
+
+/* Sums along the diagonals of a warp's 32 queries, as it goes over keys. Elements of 8 x 8 blocks
+ * on one block diagonal are added up in registers, then, element by element, in 8 rows of a ring in
+ * shared memory whose column 8 d + j belongs to column j of block diagonal d (modulo 64). There
+ * the diagonal of row 0's column x is row g's column x + g. */
+struct diagonals {
+    static constexpr int COLUMNS = 64, STRIDE = COLUMNS + 8, FLOATS = 8 * STRIDE;
+    float *ring;
+};
+
+SW_TILE_INLINE void diagonals_clear(struct diagonals x, int lane)
+{
+    for (int i = lane; i < diagonals::FLOATS; i += 32)
+        x.ring[i] = 0.0f;
+    __syncwarp();
+}
+
+/* Adds d(scores) of 32 keys from 8 * `block` on. */
+SW_TILE_INLINE void diagonals_add(struct diagonals x, const float (&ds)[2][4][4], int block,
+                                  int lane)
+{
+    float *row = x.ring + (lane >> 2) * diagonals::STRIDE + 2 * (lane & 3);
+#pragma unroll
+    for (int d = -3; d < 4; d++) {
+        float2 *place = reinterpret_cast<float2 *>(row + ((block + d) & 7) * 8);
+        float2 sum = d < 0 ? *place : make_float2(0.0f, 0.0f); /* from 0 on they are new */
+#pragma unroll
+        for (int h = 0; h < 4; h++) {
+            if (d + h < 0 || d + h >= 4)
+                continue;
+            sum.x += ds[h / 2][d + h][2 * (h & 1)];
+            sum.y += ds[h / 2][d + h][2 * (h & 1) + 1];
+        }
+        *place = sum;
+    }
+    __syncwarp();
+}
+
+/* The sum of the diagonal key - query = 8 * block - 31 + lane, counted from the row's first key and
+ * the warp's first query; later keys add nothing to it. */
+SW_TILE_INLINE float diagonals_sum(struct diagonals x, int block, int lane)
+{
+    float sum = 0.0f;
+#pragma unroll
+    for (int g = 0; g < 8; g++)
+        sum += x.ring[g * diagonals::STRIDE + ((8 * block - 31 + lane + g) & 63)];
+    __syncwarp();
+    return sum;
+}
+
+/* After the last key: block diagonal `block`, which no key reached, is zero. */
+SW_TILE_INLINE void diagonals_end(struct diagonals x, int block, int lane)
+{
+    float *row = x.ring + (lane >> 2) * diagonals::STRIDE + 2 * (lane & 3);
+    *reinterpret_cast<float2 *>(row + (block & 7) * 8) = make_float2(0.0f, 0.0f);
+    __syncwarp();
+}
+
+enum { Q_KEYS = 32, QUERIES_PER_WARP = 32 };
+
+template <int D, int WARPS> struct q_layout {
+    static constexpr int QUERIES = QUERIES_PER_WARP * WARPS;
+    static constexpr int THREADS = 32 * WARPS;
+    static constexpr int KV_BYTES = Q_KEYS * D * 2;
+    static constexpr int DIAGONALS = QUERIES + Q_KEYS - 1;
+    static constexpr int Q = 0, DO = Q + QUERIES * D * 2;
+    static constexpr int K = DO + QUERIES * D * 2, V = K + 2 * KV_BYTES; /* two stages each */
+    static constexpr int BIAS = V + 2 * KV_BYTES, BIAS_BYTES = (DIAGONALS + 1) * 4;
+    static constexpr int DELTA = BIAS + 2 * BIAS_BYTES;
+    static constexpr int RING = DELTA + QUERIES * 4;
+    static constexpr int BYTES = RING + WARPS * diagonals::FLOATS * 4;
+};
+
+/* delta of the warp's 32 rows, to shared memory and the workspace; d(o) is in the tile `tile`. */
+template <int D>
+SW_TILE_INLINE void make_delta(const struct sw_attention &a, const struct sw_tile_row &at,
+                               int query, const unsigned char *tile, int tile_row, const sw_bf16 *o,
+                               float *delta, float *delta_out, int lane)
+{
+    constexpr int PIECES = D / 8, STEP = 32 / PIECES;
+    const int row = lane / PIECES, piece = lane % PIECES;
+    o = sw_tile_at(a, o, at.first_query + query, a.o_stride, at.head);
+#pragma unroll 4
+    for (int i = 0; i < QUERIES_PER_WARP; i += STEP) {
+        float sum = 0.0f;
+        if (query + row + i < at.queries) {
+            float x[8], y[8];
+            sw_load(x, o + (row + i) * a.o_stride + piece * 8);
+            sw_load(y, reinterpret_cast<const sw_bf16 *>(
+                           tile + sw_tile_piece<D>(tile_row + row + i, piece)));
+#pragma unroll
+            for (int j = 0; j < 8; j++)
+                sum = fmaf(x[j], y[j], sum);
+        }
+#pragma unroll
+        for (int mask = PIECES / 2; mask > 0; mask /= 2)
+            sum += __shfl_xor_sync(0xFFFFFFFFu, sum, mask);
+        if (piece != 0)
+            continue;
+        delta[tile_row + row + i] = sum;
+        if (query + row + i < at.queries)
+            delta_out[at.head * a.queries.tokens + at.first_query + query + row + i] = sum;
+    }
+    __syncwarp();
+}
+
+/* Scores become probabilities; `shift` is the lse of the lane's rows, in units of log 2. */
+SW_TILE_INLINE void q_probabilities(float (&s)[2][4][4], const float (&shift)[4])
+{
+#pragma unroll
+    for (int h = 0; h < 4; h++)
+#pragma unroll
+        for (int n = 0; n < 4; n++)
+#pragma unroll
+            for (int c = 0; c < 2; c++)
+                s[h / 2][n][2 * (h & 1) + c] = exp2_fast(s[h / 2][n][2 * (h & 1) + c] - shift[h]);
+}
+
+/* Probabilities become d(scores) before the scale. dp: d(probabilities) after dropout. */
+template <bool DROPOUT>
+SW_TILE_INLINE void q_gradient(float (&p)[2][4][4], const float (&dp)[2][4][4],
+                               const float (&delta)[4], const uint32_t (&kept)[4], float keep_scale)
+{
+#pragma unroll
+    for (int h = 0; h < 4; h++)
+#pragma unroll
+        for (int n = 0; n < 4; n++)
+#pragma unroll
+            for (int c = 0; c < 2; c++) {
+                float d = dp[h / 2][n][2 * (h & 1) + c];
+                if (DROPOUT)
+                    d = (kept[h] >> (4 * n + c) & 1) != 0 ? d * keep_scale : 0.0f;
+                p[h / 2][n][2 * (h & 1) + c] *= d - delta[h];
+            }
+}
+
+/* Operands of backward. */
+struct operands {
+    const sw_bf16 *d_o, *o;
+    const float *lse;
+    sw_bf16 *dq, *dk, *dv;
+};
+
+/* Keys from `key` on, their values and the diagonals' bias, to their stage. */
+template <int D, int WARPS>
+SW_TILE_INLINE void q_load(const struct sw_attention &a, const struct sw_tile_row &at, int first,
+                           int key, unsigned char *shared)
+{
+    using L = q_layout<D, WARPS>;
+    const int stage = key / Q_KEYS & 1;
+    const int64_t token = at.first_key + key;
+    sw_tile_load<D, Q_KEYS, L::THREADS>(shared_address(shared + L::K + stage * L::KV_BYTES),
+                                        sw_tile_at(a, a.k, token, a.kv_stride, at.head),
+                                        a.kv_stride, at.keys - key);
+    sw_tile_load<D, Q_KEYS, L::THREADS>(shared_address(shared + L::V + stage * L::KV_BYTES),
+                                        sw_tile_at(a, a.v, token, a.kv_stride, at.head),
+                                        a.kv_stride, at.keys - key);
+    sw_tile_load_bias<L::DIAGONALS, L::THREADS>(
+        reinterpret_cast<float *>(shared + L::BIAS + stage * L::BIAS_BYTES), a, at.head,
+        key - (first + at.shift) - (L::QUERIES - 1) + a.bias_reach - 1);
+}
+
+/* d(scores) of the warp's queries, from `query` on, and the 32 keys of a stage, in s. */
+template <int D, int WARPS, bool DROPOUT>
+SW_TILE_INLINE void q_scores(float (&s)[2][4][4], const struct sw_tiled_attention &job,
+                             const struct sw_tile_row &at, int query, int warp_row, int key,
+                             const float (&shift)[4], const float (&delta)[4],
+                             unsigned char *shared, int lane)
+{
+    using L = q_layout<D, WARPS>;
+    const int stage = key / Q_KEYS & 1, g = lane >> 2, t = lane & 3;
+    const float *bias = reinterpret_cast<const float *>(shared + L::BIAS + stage * L::BIAS_BYTES);
+    sw_tile_multiply_rows<D, 2, 4>(
+        s, sw_tile_lane_a<D>(shared_address(shared + L::Q), warp_row, lane),
+        sw_tile_lane_b<D>(shared_address(shared + L::K + stage * L::KV_BYTES), 0, lane));
+    sw_tile_add_bias<4>(s, job.scale_log2, bias + 2 * t - (warp_row + g) + L::QUERIES - 1);
+    if (key + Q_KEYS > sw_tile_visible(job.a, at, query))
+        sw_tile_mask<4>(s, job.a, at, query + g, key, lane);
+    q_probabilities(s, shift);
+    float dp[2][4][4] = {};
+    sw_tile_multiply_rows<D, 2, 4>(
+        dp, sw_tile_lane_a<D>(shared_address(shared + L::DO), warp_row, lane),
+        sw_tile_lane_b<D>(shared_address(shared + L::V + stage * L::KV_BYTES), 0, lane));
+    uint32_t kept[4] = {};
+    if (DROPOUT)
+        sw_tile_kept<4>(kept, job.dropout, key, query + g + at.shift,
+                        static_cast<uint32_t>(job.dropout.global_rows[at.row]),
+                        job.dropout.site | static_cast<uint32_t>(at.head) << 16, lane);
+    q_gradient<DROPOUT>(s, dp, delta, kept, job.dropout.scale);
+}
+
+/* A warp's entries of the bias' gradient; NULL when there are none to make. */
+struct entries {
+    float *at;
+    int64_t count;
+};
+
+SW_TILE_INLINE void entries_add(struct entries e, int64_t entry, float sum)
+{
+    if (entry >= 0 && entry < e.count)
+        e.at[entry] += sum;
+}
+
+/* One block of queries of one head of one row, from `first` on. */
+template <int D, int WARPS, bool DROPOUT>
+SW_TILE_INLINE void q_block(const struct sw_tiled_attention &job, const struct sw_tile_row &at,
+                            int first, unsigned char *shared, const struct operands &x,
+                            float *delta_out, struct entries e, int lane)
+{
+    using L = q_layout<D, WARPS>;
+    const struct sw_attention &a = job.a;
+    const int warp = static_cast<int>(threadIdx.x) / 32, warp_row = warp * QUERIES_PER_WARP;
+    const int query = first + warp_row, g = lane >> 2;
+    const int64_t token = at.first_query + first;
+    const int end = sw_tile_visible(a, at, min(first + L::QUERIES, at.queries) - 1);
+    float *delta_rows = reinterpret_cast<float *>(shared + L::DELTA);
+    const struct diagonals ring = {reinterpret_cast<float *>(shared + L::RING) +
+                                   warp * diagonals::FLOATS};
+    sw_tile_load<D, L::QUERIES, L::THREADS>(shared_address(shared + L::Q),
+                                            sw_tile_at(a, a.q, token, a.q_stride, at.head),
+                                            a.q_stride, at.queries - first);
+    sw_tile_load<D, L::QUERIES, L::THREADS>(shared_address(shared + L::DO),
+                                            sw_tile_at(a, x.d_o, token, a.o_stride, at.head),
+                                            a.o_stride, at.queries - first);
+    if (end > 0)
+        q_load<D, WARPS>(a, at, first, 0, shared);
+    if (e.at != NULL)
+        diagonals_clear(ring, lane);
+    copy_wait();
+    __syncthreads();
+    make_delta<D>(a, at, query, shared + L::DO, warp_row, x.o, delta_rows, delta_out, lane);
+    float shift[4], delta[4], sums[2][D / 8][4] = {};
+#pragma unroll
+    for (int h = 0; h < 4; h++) {
+        const int row = query + 8 * h + g; /* a row that is not there gets probabilities of 0 */
+        shift[h] = row < at.queries
+                       ? x.lse[at.head * a.queries.tokens + at.first_query + row] * SW_LOG2_E
+                       : INFINITY;
+        delta[h] = delta_rows[warp_row + 8 * h + g];
+    }
+    const int64_t entry = a.bias_reach - 32 - (query + at.shift) + lane; /* of key 0 */
+    for (int key = 0; key < end; key += Q_KEYS) {
+        copy_wait(); /* for this stage; and everybody is done with the other */
+        __syncthreads();
+        if (key + Q_KEYS < end)
+            q_load<D, WARPS>(a, at, first, key + Q_KEYS, shared);
+        float s[2][4][4] = {};
+        q_scores<D, WARPS, DROPOUT>(s, job, at, query, warp_row, key, shift, delta, shared, lane);
+        if (e.at != NULL) {
+            diagonals_add(ring, s, key / 8, lane);
+            entries_add(e, entry + key, diagonals_sum(ring, key / 8, lane));
+        }
+        const int stage = key / Q_KEYS & 1;
+        sw_tile_multiply_columns<D, 2, 4>(
+            sums, s,
+            sw_tile_lane_a<D>(shared_address(shared + L::K + stage * L::KV_BYTES), 0, lane));
+    }
+    if (e.at != NULL && end > 0) {
+        const int after = (end + Q_KEYS - 1) / Q_KEYS * Q_KEYS;
+        diagonals_end(ring, after / 8, lane);
+        entries_add(e, entry + after, diagonals_sum(ring, after / 8, lane));
+    }
+    const float factor[4] = {a.scale, a.scale, a.scale, a.scale};
+    sw_tile_put<D, 2>(shared + L::Q, sums, factor, warp_row, lane);
+    __syncwarp();
+    sw_tile_store<D, QUERIES_PER_WARP>(
+        x.dq + (token + warp_row) * a.q_stride + at.head * a.head_dim, a.q_stride, shared + L::Q,
+        warp_row, at.queries - query, lane);
+}
+
+/* Grid: slots, fastest; heads. A slot's blocks of queries are every slots-th of all rows' blocks,
+ * `blocks` of them a row. */
+template <int D, int WARPS, bool DROPOUT>
+__global__ void __launch_bounds__(32 * WARPS, 8 / WARPS)
+    q_kernel(const __grid_constant__ struct sw_tiled_attention job,
+             const __grid_constant__ struct operands x, struct workspace work, int slots,
+             int blocks)
+{
+    extern __shared__ __align__(1024) unsigned char shared[];
+    const struct sw_attention &a = job.a;
+    const int slot = static_cast<int>(blockIdx.x) % slots;
+    const int head = static_cast<int>(blockIdx.x) / slots;
+    const int lane = static_cast<int>(threadIdx.x) & 31;
+    const int rows = static_cast<int>(a.queries.count);
+    struct entries e = {NULL, 2 * a.bias_reach - 1};
+    if (work.entries != NULL) {
+        const int64_t index = (static_cast<int64_t>(slot) * a.heads + head) * WARPS;
+        e.at = work.entries + (index + threadIdx.x / 32) * e.count;
+        for (int64_t i = lane; i < e.count; i += 32)
+            e.at[i] = 0.0f;
+    }
+    for (int item = slot; item < rows * blocks; item += slots) {
+        const struct sw_tile_row at = sw_tile_row(a, item % rows, head);
+        const int first = item / rows * q_layout<D, WARPS>::QUERIES;
+        if (first >= at.queries)
+            continue;
+        __syncthreads(); /* everybody is done with the block before */
+        q_block<D, WARPS, DROPOUT>(job, at, first, shared, x, work.delta, e, lane);
+    }
+}
+
+/* dbias += the warps' entries, in order. Grid: entries by 128; heads. */
+__global__ void __launch_bounds__(128)
+    bias_kernel(float *dbias, const float *entries, int64_t count, int slots, int heads, int warps)
+{
+    const int64_t entry = static_cast<int64_t>(blockIdx.x) * 128 + threadIdx.x;
+    const int head = static_cast<int>(blockIdx.y);
+    if (entry >= count)
+        return;
+    float sum = 0.0f;
+    for (int slot = 0; slot < slots; slot++)
+        for (int warp = 0; warp < warps; warp++)
+            sum += entries[((static_cast<int64_t>(slot) * heads + head) * warps + warp) * count +
+                           entry];
+    dbias[head * count + entry] += sum;
+}
+
+/* --- dk and dv -----------------------------------------------------------------------------------
+ * Scores are transposed, rows are keys: as operands A they go from the sums' registers right into
+ * the products with d(o) and q. */
+
+enum { KV_QUERIES = 64, KEYS_PER_WARP = 16 };
+
+template <int D, int WARPS> struct kv_layout {
+    static constexpr int KEYS = KEYS_PER_WARP * WARPS, THREADS = 32 * WARPS;
+    static constexpr int TILE_BYTES = KV_QUERIES * D * 2;
+    static constexpr int DIAGONALS = KEYS + KV_QUERIES - 1;
+    static constexpr int K = 0, V = K + KEYS * D * 2;
+    static constexpr int Q = V + KEYS * D * 2, DO = Q + 2 * TILE_BYTES; /* two stages each */
+    static constexpr int LSE = DO + 2 * TILE_BYTES;                     /* and delta behind it */
+    static constexpr int LSE_BYTES = 2 * KV_QUERIES * 4;
+    static constexpr int BIAS = LSE + 2 * LSE_BYTES, BIAS_BYTES = (DIAGONALS + 1) * 4;
+    static constexpr int BYTES = BIAS + 2 * BIAS_BYTES;
+};
+
+/* Queries from `query` on, their d(o) and the diagonals' bias, to their stage. */
+template <int D, int WARPS>
+SW_TILE_INLINE void kv_load(const struct sw_attention &a, const struct sw_tile_row &at,
+                            const sw_bf16 *d_o, int first, int query, unsigned char *shared)
+{
+    using L = kv_layout<D, WARPS>;
+    const int stage = query / KV_QUERIES & 1;
+    const int64_t token = at.first_query + query;
+    sw_tile_load<D, KV_QUERIES, L::THREADS>(shared_address(shared + L::Q + stage * L::TILE_BYTES),
+                                            sw_tile_at(a, a.q, token, a.q_stride, at.head),
+                                            a.q_stride, at.queries - query);
+    sw_tile_load<D, KV_QUERIES, L::THREADS>(shared_address(shared + L::DO + stage * L::TILE_BYTES),
+                                            sw_tile_at(a, d_o, token, a.o_stride, at.head),
+                                            a.o_stride, at.queries - query);
+    sw_tile_load_bias<L::DIAGONALS, L::THREADS>(
+        reinterpret_cast<float *>(shared + L::BIAS + stage * L::BIAS_BYTES), a, at.head,
+        first - (query + at.shift) - (KV_QUERIES - 1) + a.bias_reach - 1);
+}
+
+/* What thread i < 64 keeps of query i, its lse in units of log 2, and thread 64 + i, its delta. A
+ * query that is not there gets probabilities of 0. */
+SW_TILE_INLINE float kv_statistic(const struct sw_attention &a, const struct sw_tile_row &at,
+                                  const float *lse, const float *delta, int query)
+{
+    const int i = static_cast<int>(threadIdx.x);
+    const int row = query + i % KV_QUERIES;
+    const int64_t from = at.head * a.queries.tokens + at.first_query + row;
+    if (i < KV_QUERIES)
+        return row < at.queries ? lse[from] * SW_LOG2_E : INFINITY;
+    return i < 2 * KV_QUERIES && row < at.queries ? delta[from] : 0.0f;
+}
+
+/* s = s scale + bias, to units of log 2; `window` points at the entry of the lane's first element:
+ * of row (key) g and column (query) 2t. -infinity where `visible`, the number of keys that query
+ * 2t sees less the lane's first key, says that one is not seen. Then probabilities. */
+SW_TILE_INLINE void kv_probabilities(float (&s)[1][8][4], float scale_log2, const float *window,
+                                     const float *lse, bool masked, int visible)
+{
+#pragma unroll
+    for (int d = -7; d < 2; d++) { /* row block less column block */
+        const float low = window[8 * d] * SW_LOG2_E, high = window[8 * d - 1] * SW_LOG2_E;
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            if (h - d < 0 || h - d > 7)
+                continue;
+            float *c = &s[0][h - d][2 * h];
+            c[0] = fmaf(c[0], scale_log2, low);
+            c[1] = fmaf(c[1], scale_log2, high);
+            if (masked && 8 * d >= visible)
+                c[0] = -INFINITY;
+            if (masked && 8 * d >= visible + 1)
+                c[1] = -INFINITY;
+        }
+    }
+#pragma unroll
+    for (int n = 0; n < 8; n++) {
+        const float2 shift = *reinterpret_cast<const float2 *>(lse + 8 * n);
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            s[0][n][i] = exp2_fast(s[0][n][i] - (i & 1 ? shift.y : shift.x));
+    }
+}
+
+/* Probabilities become d(scores) before the scale. */
+template <bool DROPOUT>
+SW_TILE_INLINE void kv_gradient(float (&p)[1][8][4], const float (&dp)[1][8][4], const float *delta,
+                                const uint32_t (&kept)[4], float keep_scale)
+{
+#pragma unroll
+    for (int n = 0; n < 8; n++) {
+        const float2 less = *reinterpret_cast<const float2 *>(delta + 8 * n);
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            float d = dp[0][n][i];
+            if (DROPOUT)
+                d = (kept[i] >> (4 * n) & 1) != 0 ? d * keep_scale : 0.0f;
+            p[0][n][i] *= d - (i & 1 ? less.y : less.x);
+        }
+    }
+}
+
+/* dk and dv of the warp's 16 keys += what 64 queries of a stage give. */
+template <int D, int WARPS, bool DROPOUT>
+SW_TILE_INLINE void kv_step(float (&dk)[1][D / 8][4], float (&dv)[1][D / 8][4],
+                            const struct sw_tiled_attention &job, const struct sw_tile_row &at,
+                            int first, int query, unsigned char *shared, int lane)
+{
+    using L = kv_layout<D, WARPS>;
+    const int stage = query / KV_QUERIES & 1, g = lane >> 2, t = lane & 3;
+    const int warp_row = static_cast<int>(threadIdx.x) / 32 * KEYS_PER_WARP;
+    const uint32_t q = shared_address(shared + L::Q + stage * L::TILE_BYTES);
+    const uint32_t d_o = shared_address(shared + L::DO + stage * L::TILE_BYTES);
+    const float *lse = reinterpret_cast<const float *>(shared + L::LSE + stage * L::LSE_BYTES);
+    const float *bias = reinterpret_cast<const float *>(shared + L::BIAS + stage * L::BIAS_BYTES);
+    float s[1][8][4] = {}, dp[1][8][4] = {};
+    sw_tile_multiply_rows<D, 1, 8>(s,
+                                   sw_tile_lane_a<D>(shared_address(shared + L::K), warp_row, lane),
+                                   sw_tile_lane_b<D>(q, 0, lane));
+    kv_probabilities(s, job.scale_log2, bias + warp_row + g - 2 * t + KV_QUERIES - 1, lse + 2 * t,
+                     job.a.causal && first + L::KEYS > query + at.shift + 1,
+                     query + 2 * t + at.shift + 1 - (first + warp_row + g));
+    uint32_t kept[4] = {};
+    float p[1][8][4];
+    if (DROPOUT)
+        sw_tile_kept_transposed<8>(kept, job.dropout, first + warp_row, query + 2 * t + at.shift,
+                                   static_cast<uint32_t>(job.dropout.global_rows[at.row]),
+                                   job.dropout.site | static_cast<uint32_t>(at.head) << 16, lane);
+#pragma unroll
+    for (int n = 0; n < 8; n++)
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            p[0][n][i] = DROPOUT && (kept[i] >> (4 * n) & 1) == 0 ? 0.0f : s[0][n][i];
+    sw_tile_multiply_columns<D, 1, 8>(dv, p, sw_tile_lane_a<D>(d_o, 0, lane));
+    sw_tile_multiply_rows<D, 1, 8>(dp,
+                                   sw_tile_lane_a<D>(shared_address(shared + L::V), warp_row, lane),
+                                   sw_tile_lane_b<D>(d_o, 0, lane));
+    kv_gradient<DROPOUT>(s, dp, lse + KV_QUERIES + 2 * t, kept, job.dropout.scale);
+    sw_tile_multiply_columns<D, 1, 8>(dk, s, sw_tile_lane_a<D>(q, 0, lane));
+}
+
+/* Grid: blocks of keys of the longest row, fastest; heads; rows. */
+template <int D, int WARPS, bool DROPOUT>
+__global__ void __launch_bounds__(32 * WARPS, 8 / WARPS)
+    kv_kernel(const __grid_constant__ struct sw_tiled_attention job,
+              const __grid_constant__ struct operands x, const float *delta, int blocks)
+{
+    using L = kv_layout<D, WARPS>;
+    extern __shared__ __align__(1024) unsigned char shared[];
+    const struct sw_attention &a = job.a;
+    const int heads = static_cast<int>(a.heads), index = static_cast<int>(blockIdx.x);
+    const struct sw_tile_row at = sw_tile_row(a, index / blocks / heads, index / blocks % heads);
+    const int first = index % blocks * L::KEYS;
+    if (first >= at.keys)
+        return;
+    const int thread = static_cast<int>(threadIdx.x), lane = thread & 31;
+    const int warp_row = thread / 32 * KEYS_PER_WARP;
+    const int begin = a.causal ? max(first - at.shift, 0) / KV_QUERIES * KV_QUERIES : 0;
+    const int64_t token = at.first_key + first;
+    float *statistics = reinterpret_cast<float *>(shared + L::LSE);
+    sw_tile_load<D, L::KEYS, L::THREADS>(shared_address(shared + L::K),
+                                         sw_tile_at(a, a.k, token, a.kv_stride, at.head),
+                                         a.kv_stride, at.keys - first);
+    sw_tile_load<D, L::KEYS, L::THREADS>(shared_address(shared + L::V),
+                                         sw_tile_at(a, a.v, token, a.kv_stride, at.head),
+                                         a.kv_stride, at.keys - first);
+    if (begin < at.queries) {
+        kv_load<D, WARPS>(a, at, x.d_o, first, begin, shared);
+        const int stage = begin / KV_QUERIES & 1;
+        if (thread < 2 * KV_QUERIES)
+            statistics[stage * 2 * KV_QUERIES + thread] = kv_statistic(a, at, x.lse, delta, begin);
+    }
+    float dk[1][D / 8][4] = {}, dv[1][D / 8][4] = {};
+    for (int query = begin; query < at.queries; query += KV_QUERIES) {
+        copy_wait(); /* for this stage; and everybody is done with the other */
+        __syncthreads();
+        const int next = query + KV_QUERIES, stage = next / KV_QUERIES & 1;
+        float statistic = 0.0f;
+        if (next < at.queries) {
+            kv_load<D, WARPS>(a, at, x.d_o, first, next, shared);
+            statistic = kv_statistic(a, at, x.lse, delta, next);
+        }
+        kv_step<D, WARPS, DROPOUT>(dk, dv, job, at, first, query, shared, lane);
+        if (thread < 2 * KV_QUERIES)
+            statistics[stage * 2 * KV_QUERIES + thread] = statistic;
+    }
+    copy_wait();
+    __syncthreads();
+    const float keep_scale = DROPOUT ? job.dropout.scale : 1.0f;
+    const float k_factor[2] = {a.scale, a.scale}, v_factor[2] = {keep_scale, keep_scale};
+    const int64_t to = (token + warp_row) * a.kv_stride + at.head * a.head_dim;
+    sw_tile_put<D, 1>(shared + L::K, dk, k_factor, warp_row, lane);
+    sw_tile_put<D, 1>(shared + L::V, dv, v_factor, warp_row, lane);
+    __syncwarp();
+    sw_tile_store<D, KEYS_PER_WARP>(x.dk + to, a.kv_stride, shared + L::K, warp_row,
+                                    at.keys - first - warp_row, lane);
+    sw_tile_store<D, KEYS_PER_WARP>(x.dv + to, a.kv_stride, shared + L::V, warp_row,
+                                    at.keys - first - warp_row, lane);
+}
+
+/* --- Host ----------------------------------------------------------------------------------------
+ */
+
+int64_t q_blocks(const struct sw_attention *a, int warps)
+{
+    return sw_cuda_ceil_div(a->queries.longest, QUERIES_PER_WARP * warps);
+}
+
+/* Blocks a head that dq's kernel is started with: one for every block of queries, or, when each has
+ * entries of its own, a bounded number. */
+int64_t q_slots(const struct sw_attention *a, int warps, bool entries)
+{
+    const int64_t items = a->queries.count * q_blocks(a, warps);
+    return entries ? sw_cuda_min(items, sw_cuda_ceil_div(BLOCKS_WANTED, a->heads)) : items;
+}
+
+int64_t delta_bytes(const struct sw_attention *a)
+{
+    return sw_cuda_align_up(a->heads * a->queries.tokens * 4);
+}
+
+int64_t entries_bytes(const struct sw_attention *a, int warps)
+{
+    return a->bias_reach <= 0
+               ? 0
+               : q_slots(a, warps, true) * a->heads * warps * (2 * a->bias_reach - 1) * 4;
+}
+
+struct call {
+    struct sw_stream *stream;
+    const struct sw_attention *a;
+    struct operands x;
+    struct workspace work;
+    float *dbias;
+};
+
+template <int D, int WARPS, bool DROPOUT> void launch_q(const struct call &call)
+{
+    constexpr int BYTES = q_layout<D, WARPS>::BYTES;
+    const struct sw_attention *a = call.a;
+    const int64_t slots = q_slots(a, WARPS, call.dbias != NULL);
+    const auto kernel = q_kernel<D, WARPS, DROPOUT>;
+    if (slots <= 0)
+        return;
+    cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, BYTES);
+    kernel<<<static_cast<unsigned>(slots * a->heads), 32 * WARPS, BYTES,
+             sw_cuda_stream(call.stream)>>>(sw_tiled_attention(a), call.x, call.work,
+                                            static_cast<int>(slots),
+                                            static_cast<int>(q_blocks(a, WARPS)));
+    if (call.dbias == NULL)
+        return;
+    const int64_t count = 2 * a->bias_reach - 1;
+    const dim3 grid(static_cast<unsigned>(sw_cuda_ceil_div(count, 128)),
+                    static_cast<unsigned>(a->heads));
+    bias_kernel<<<grid, 128, 0, sw_cuda_stream(call.stream)>>>(call.dbias, call.work.entries, count,
+                                                               static_cast<int>(slots),
+                                                               static_cast<int>(a->heads), WARPS);
+}
+
+template <int D, int WARPS, bool DROPOUT> void launch_kv(const struct call &call)
+{
+    constexpr int BYTES = kv_layout<D, WARPS>::BYTES;
+    const struct sw_attention *a = call.a;
+    const int64_t blocks = sw_cuda_ceil_div(a->keys.longest, kv_layout<D, WARPS>::KEYS);
+    const auto kernel = kv_kernel<D, WARPS, DROPOUT>;
+    if (blocks <= 0)
+        return;
+    cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, BYTES);
+    kernel<<<static_cast<unsigned>(blocks * a->heads * a->keys.count), 32 * WARPS, BYTES,
+             sw_cuda_stream(call.stream)>>>(sw_tiled_attention(a), call.x, call.work.delta,
+                                            static_cast<int>(blocks));
+}
+
+/* The larger blocks where rows fill them and the GPU has shared memory for them. */
+template <int D, bool DROPOUT> void launch(const struct call &call)
+{
+    const int shared_bytes = sw_cuda_shared_bytes(call.stream);
+    if (call.a->queries.longest > 2 * QUERIES_PER_WARP && shared_bytes >= q_layout<D, 4>::BYTES)
+        launch_q<D, 4, DROPOUT>(call);
+    else
+        launch_q<D, 2, DROPOUT>(call);
+    if (call.a->keys.longest > 4 * KEYS_PER_WARP && shared_bytes >= kv_layout<D, 8>::BYTES)
+        launch_kv<D, 8, DROPOUT>(call);
+    else
+        launch_kv<D, 4, DROPOUT>(call);
+}
+
+} // namespace
+
+void sw_cuda_attention_backward(struct sw_stream *stream, const struct sw_attention *attention,
+                                void *dq, void *dk, void *dv, float *dbias, const void *d_o,
+                                const void *o, const float *lse, void *workspace)
+{
+    const struct sw_attention *a = attention;
+    if (!sw_attention_is_tiled(a, {dq, dk, dv, d_o, o})) {
+        sw_cuda_attention_plain_backward(stream, a, dq, dk, dv, dbias, d_o, o, lse, workspace);
+        return;
+    }
+    if (a->queries.count <= 0 || !sw_cuda_begin(stream))
+        return;
+    struct call call = {stream, a, {}, {}, dbias};
+    call.x = {static_cast<const sw_bf16 *>(d_o),
+              static_cast<const sw_bf16 *>(o),
+              lse,
+              static_cast<sw_bf16 *>(dq),
+              static_cast<sw_bf16 *>(dk),
+              static_cast<sw_bf16 *>(dv)};
+    call.work.delta = static_cast<float *>(workspace);
+    if (dbias != NULL)
+        call.work.entries = call.work.delta + delta_bytes(a) / 4;
+    const bool dropout = a->dropout.p > 0.0f;
+    if (a->head_dim == 64)
+        dropout ? launch<64, true>(call) : launch<64, false>(call);
+    else
+        dropout ? launch<128, true>(call) : launch<128, false>(call);
+    sw_cuda_end(stream, "attention backward");
+}
+
+int64_t sw_cuda_attention_backward_workspace_bytes(const struct sw_attention *bound)
+{
+    const int64_t plain = sw_cuda_attention_plain_backward_workspace_bytes(bound);
+    const int64_t two = delta_bytes(bound) + entries_bytes(bound, 2);
+    const int64_t four = delta_bytes(bound) + entries_bytes(bound, 4);
+    return std::max({plain, two, four});
+}

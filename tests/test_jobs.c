@@ -186,6 +186,8 @@ static void settings_are_refused_before_anything_is_done(void **state)
         {"--set optimizer.relative_step=true", 2, "optimizer.relative_step"},
         {"--set optimizer.warmup_steps=9 --set optimizer.schedule=linear", 2, "warmup_steps"},
         {"--set offload.nvme=@/none", 2, "offload.nvme"},
+        {"--set offload.nvme=@/rows.jsonl", 2, "offload.nvme"},
+        {"--set devices.list=[0,0]", 2, "devices.list names 2 devices"},
         {"--set devices.memory=64KiB", 3, "device"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -532,6 +534,27 @@ static void a_plan_says_how_long_a_step_takes_and_by_what(void **state)
     sw_test_output_free(&output);
 }
 
+/* Directories that nothing spills to are named; where something does, nothing is said. */
+static void settings_without_effect_are_named(void **state)
+{
+    const struct world *world = *state;
+    static const char note[] = "nothing spills; unused: offload.nvme, io.verify\n";
+    expect(world,
+           "train @/job.yaml --set output.dir=@/idle --set offload.nvme=[@] --set io.verify=true",
+           0, note);
+    drop(world, "idle");
+    struct sw_test_output output =
+        sw_test_expect(world->at,
+                       "train @/job.yaml --set output.dir=@/busy --set offload.nvme=[@] "
+                       "--set offload.optimizer=nvme",
+                       0, "the model is in");
+    assert_null(strstr(output.log, "unused"));
+    sw_test_output_free(&output);
+    drop(world, "busy");
+    expect(world, "plan @/job.yaml --set data.text_field=words", 0,
+           "data.text_field is for causal");
+}
+
 /* ---- evaluation ---- */
 
 /* Every evaluation is a line of eval.jsonl; those of steps that are done again are dropped. */
@@ -673,6 +696,7 @@ int main(void)
         cmocka_unit_test(a_resumed_run_says_what_is_set_otherwise),
         cmocka_unit_test(a_damaged_checkpoint_is_not_the_end),
         cmocka_unit_test(a_plan_says_how_long_a_step_takes_and_by_what),
+        cmocka_unit_test(settings_without_effect_are_named),
         cmocka_unit_test(evaluations_are_kept_in_a_file),
         cmocka_unit_test(a_stop_before_the_first_step_leaves_nothing),
         cmocka_unit_test(a_stop_while_evaluating_keeps_everything),

@@ -210,7 +210,10 @@ struct sw_transfer sw_session_transfer(struct sw_session *session, const char *w
 sw_code sw_session_plan(struct sw_session *session, const struct sw_plan_request *request,
                         struct sw_err *err)
 {
-    return sw_plan_make(&session->plan, request, err);
+    sw_code code = sw_plan_make(&session->plan, request, err);
+    if (code == SW_OK && request->purpose == SW_FOR_TRAINING)
+        sw_tiers_note_unused(session->config, session->plan, &session->progress);
+    return code;
 }
 
 sw_code sw_session_prepare(struct sw_session *session, const struct sw_plan_request *request,

@@ -1,7 +1,9 @@
 #include "train/tiers.h"
 
+#include "base/file.h"
 #include "topo/topo.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 static enum sw_tier tier_of(int home)
@@ -45,6 +47,8 @@ static sw_code limit_drives(const struct sw_config *config, struct sw_plan_reque
             (void)sw_err_while(err, "looking at offload.nvme");
             return err != NULL ? (err->code = SW_E_USAGE) : SW_E_USAGE;
         }
+        if (sw_directory_check(names->items[i], err) != SW_OK)
+            return sw_err_blame(err, "offload.nvme");
         bool counted = false;
         for (int64_t k = 0; k < i; k++)
             counted = counted || (strcmp(drives[k].device, drives[i].device) == 0 &&
@@ -102,4 +106,21 @@ bool sw_tiers_spill(const struct sw_config *config, struct sw_progress *progress
         .progress_context = progress,
     };
     return true;
+}
+
+void sw_tiers_note_unused(const struct sw_config *config, const struct sw_plan *plan,
+                          struct sw_progress *progress)
+{
+    static const char *const keys[] = {"offload.nvme", "offload.nvme_capacity", "io.method",
+                                       "io.queue_depth", "io.verify"};
+    struct sw_text text = {0};
+    if (plan->total_bytes[SW_TIER_NVME] > 0)
+        return;
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        if (sw_config_given(config, keys[i]))
+            sw_text_add(&text, "%s%s", text.used_bytes > 0 ? ", " : "", keys[i]);
+    if (text.used_bytes > 0 && !text.failed)
+        sw_progress_say(progress, "note: all fits without drives, nothing spills; unused: %s",
+                        text.bytes);
+    free(text.bytes);
 }

@@ -15,12 +15,17 @@ struct sw_tiers {
 };
 
 /* Homes and limits of `request`, from settings and this machine: memory that is available, cut to
- * what the cgroup leaves, and free space of the spill directories, which must exist. */
+ * what the cgroup leaves, and free space of the spill directories, which must exist and
+ * be writable, whether anything will spill or not. */
 sw_code sw_tiers_limits(const struct sw_config *config, bool device_is_host,
                         struct sw_plan_request *request, struct sw_err *err) SW_WARN_UNUSED;
 /* Fill `out`; false when there are no directories. Words to the user go through `progress`, which
  * is borrowed. */
 bool sw_tiers_spill(const struct sw_config *config, struct sw_progress *progress,
                     struct sw_tiers *out);
+
+/* A line that names the settings that were given and do nothing under this plan, if any. */
+void sw_tiers_note_unused(const struct sw_config *config, const struct sw_plan *plan,
+                          struct sw_progress *progress);
 
 #endif

@@ -551,8 +551,6 @@ static void settings_without_effect_are_named(void **state)
     assert_null(strstr(output.log, "unused"));
     sw_test_output_free(&output);
     drop(world, "busy");
-    expect(world, "plan @/job.yaml --set data.text_field=words", 0,
-           "data.text_field is for causal");
 }
 
 /* ---- evaluation ---- */

@@ -54,6 +54,9 @@ struct sw_device_ops {
     sw_code (*count)(int *out, struct sw_err *err);
     /* After a count of 0: the reason, in a few words. NULL where there always is a device. */
     const char *(*why_none)(void);
+    /* PCI bus id of a physical device ("0000:3b:00.0"); false where it is not known. NULL where a
+     * device has none. */
+    bool (*bus_id)(int physical_index, char *out, int out_bytes);
     sw_code (*open)(struct sw_device **out, const struct sw_device_config *config,
                     struct sw_err *err);
     void (*close)(struct sw_device *device);

@@ -420,12 +420,18 @@ static sw_code event_sync(struct sw_event *event, struct sw_err *err)
     return error == cudaSuccess ? SW_OK : cuda_failed(err, error, "running what was submitted");
 }
 
+static bool bus_id(int physical_index, char *out, int out_bytes)
+{
+    return cudaDeviceGetPCIBusId(out, out_bytes, physical_index) == cudaSuccess;
+}
+
 static const struct sw_device_ops ops = {
     .name = "cuda",
     .asynchronous = true,
     .kernels = &sw_cuda_kernels,
     .count = count_devices,
     .why_none = why_none,
+    .bus_id = bus_id,
     .open = open_device,
     .close = close_device,
     .alloc = alloc,

@@ -28,6 +28,9 @@ struct sw_pool {
     pthread_cond_t work;
     struct job *first, *last;
     bool stop;
+    void (*begin)(void *context, int64_t index); /* NULL: nothing to do */
+    void *begin_context;
+    int64_t begun;   /* threads that have begun */
     int64_t threads; /* created; one less than workers */
     pthread_t handles[];
 };
@@ -65,6 +68,11 @@ static void *worker_main(void *argument)
     struct sw_pool *pool = argument;
     sw_memory_thread_is_engine();
     pthread_mutex_lock(&pool->lock);
+    int64_t index = ++pool->begun;
+    pthread_mutex_unlock(&pool->lock);
+    if (pool->begin != NULL)
+        pool->begin(pool->begin_context, index);
+    pthread_mutex_lock(&pool->lock);
     while (!pool->stop) {
         if (pool->first != NULL)
             work_on(pool, pool->first);
@@ -77,11 +85,20 @@ static void *worker_main(void *argument)
 
 sw_code sw_pool_open(struct sw_pool **out, int threads, struct sw_err *err)
 {
+    return sw_pool_open_with(out, threads, NULL, NULL, err);
+}
+
+sw_code sw_pool_open_with(struct sw_pool **out, int threads,
+                          void (*begin)(void *context, int64_t index), void *context,
+                          struct sw_err *err)
+{
     int64_t extra = (threads > 0 ? threads : sw_cpus_available()) - 1;
     struct sw_pool *pool =
         sw_calloc(1, (int64_t)(sizeof *pool + (size_t)extra * sizeof pool->handles[0]));
     if (pool == NULL)
         return SW_FAIL(err, SW_E_MEMORY, "no memory for a pool of %lld threads", (long long)extra);
+    pool->begin = begin;
+    pool->begin_context = context;
     pthread_mutex_init(&pool->lock, NULL);
     pthread_cond_init(&pool->work, NULL);
     for (; pool->threads < extra; pool->threads++) {

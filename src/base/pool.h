@@ -23,6 +23,11 @@ typedef void (*sw_task_fn)(void *context, int64_t index, int64_t worker);
 /* Start a pool of `threads` threads, the caller of sw_pool_run() counted in (so threads-1 are
  * created). threads = 0: the CPUs this process may use, by affinity mask and cgroup quota. */
 sw_code sw_pool_open(struct sw_pool **out, int threads, struct sw_err *err) SW_WARN_UNUSED;
+/* The same; `begin` is called on every created thread, `index` 1 .. threads-1, before it works.
+ * `context` is borrowed until the pool is closed. */
+sw_code sw_pool_open_with(struct sw_pool **out, int threads,
+                          void (*begin)(void *context, int64_t index), void *context,
+                          struct sw_err *err) SW_WARN_UNUSED;
 void sw_pool_close(struct sw_pool *pool);
 
 /* Run tasks 0 .. tasks-1 and return when all are done. Must not be called from inside a task. */

@@ -177,3 +177,25 @@ void sw_topo_describe(const struct sw_topo *topo, struct sw_machine *machine)
     machine->memory_limit_bytes = sw_topo_memory_limit_bytes();
     machine->memlock_bytes = sw_topo_memlock_bytes();
 }
+
+/* A list like "0-1,3". */
+int sw_topo_nodes_online(void)
+{
+    int first, last, count = 0;
+    char separator = ',';
+    FILE *file = fopen("/sys/devices/system/node/online", "re");
+    if (file == NULL)
+        return 1;
+    while (separator == ',' && fscanf(file, "%d", &first) == 1) {
+        last = first;
+        if (fscanf(file, "%c", &separator) == 1 && separator == '-') {
+            if (fscanf(file, "%d", &last) != 1)
+                break;
+            if (fscanf(file, "%c", &separator) != 1)
+                separator = '\n';
+        }
+        count += last - first + 1;
+    }
+    fclose(file);
+    return count > 0 ? count : 1;
+}

@@ -354,3 +354,15 @@ bool sw_topo_bind_memory(const struct sw_topo *topo, void *memory, int64_t bytes
                                   node_object(topo, node)->nodeset, HWLOC_MEMBIND_BIND,
                                   HWLOC_MEMBIND_BYNODESET | HWLOC_MEMBIND_NOCPUBIND) == 0;
 }
+
+bool sw_topo_bind_allocations(const struct sw_topo *topo, int node)
+{
+    if (!hwloc_topology_is_thissystem(topo->topology))
+        return false;
+    if (node < 0)
+        return hwloc_set_membind(topo->topology, topo->nodes, HWLOC_MEMBIND_DEFAULT,
+                                 HWLOC_MEMBIND_THREAD | HWLOC_MEMBIND_BYNODESET) == 0;
+    return hwloc_set_membind(topo->topology, node_object(topo, node)->nodeset, HWLOC_MEMBIND_BIND,
+                             HWLOC_MEMBIND_THREAD | HWLOC_MEMBIND_BYNODESET |
+                                 HWLOC_MEMBIND_NOCPUBIND) == 0;
+}

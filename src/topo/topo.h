@@ -63,11 +63,16 @@ void sw_topo_stage_order(const int *gpu_nodes, int count, int *out_order);
 /* Bind memory to a node (its pages, before they are touched). A system that refuses is not an
  * error: false, and the work goes on unbound. */
 bool sw_topo_bind_memory(const struct sw_topo *topo, void *memory, int64_t bytes, int node);
+/* Memory that the calling thread touches first comes from `node` as long as it has some; -1: from
+ * where the system thinks best, again. */
+bool sw_topo_bind_allocations(const struct sw_topo *topo, int node);
 /* Bind the calling thread to a list of CPUs, "0-3,8"; false when that is refused or no list. */
 bool sw_topo_bind_thread(const char *cpus);
 
 /* --- This machine's limits, without hwloc
  * ----------------------------------------------------------*/
+/* NUMA nodes that are online, allowed or not; 1 where the system does not tell. */
+int sw_topo_nodes_online(void);
 /* Of the cgroup, the least of it and those above; -1: none. */
 int64_t sw_topo_memory_limit_bytes(void);
 /* The system's available memory, or less where the cgroup's limit leaves less. */

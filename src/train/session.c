@@ -78,6 +78,23 @@ static sw_code open_model(struct sw_session *session, struct sw_err *err)
                          : code;
 }
 
+/* The worker pool, each thread where the topology says. */
+static sw_code open_workers(struct sw_session *session, struct sw_err *err)
+{
+    const struct sw_config *config = session->config;
+    int threads = (int)config->devices.threads;
+    int gpu = config->devices.list.count > 0 ? (int)config->devices.list.items[0] : 0;
+    char bus_id[64];
+    bool known =
+        session->device->bus_id != NULL && session->device->bus_id(gpu, bus_id, (int)sizeof bus_id);
+    sw_code code = sw_numa_open(&session->numa, NULL, threads > 0 ? threads : sw_cpus_available(),
+                                (const char *const *)config->offload.nvme.items,
+                                config->offload.nvme.count, known ? bus_id : NULL, err);
+    if (code == SW_OK)
+        code = sw_pool_open_with(&session->pool, threads, sw_numa_bind_worker, &session->numa, err);
+    return code;
+}
+
 sw_code sw_session_open(struct sw_session *session, const struct sw_config *config,
                         const struct sw_device_ops *device, const char *model_path,
                         const char *named_by, struct sw_err *err)
@@ -102,7 +119,7 @@ sw_code sw_session_open(struct sw_session *session, const struct sw_config *conf
                         "rows end with one, generation waits for the other",
                         session->model->t5.eos_id, sw_tokenizer_eos(session->tokenizer));
     if (code == SW_OK)
-        code = sw_pool_open(&session->pool, (int)config->devices.threads, err);
+        code = open_workers(session, err);
     if (code != SW_OK)
         sw_session_close(session);
     return code;
@@ -115,6 +132,7 @@ void sw_session_close(struct sw_session *session)
     sw_plan_free(session->plan);
     if (session->pool != NULL)
         sw_pool_close(session->pool);
+    sw_numa_close(&session->numa);
     sw_tokenizer_close(session->tokenizer);
     sw_mapping_close(session->mapping);
     sw_model_close(session->model);
@@ -227,7 +245,7 @@ sw_code sw_session_load(struct sw_session *session, struct sw_err *err)
 {
     const struct sw_config *config = session->config;
     session->progress.what = "preparing spill files";
-    bool spills = sw_tiers_spill(config, &session->progress, &session->tiers);
+    bool spills = sw_tiers_spill(config, &session->numa, &session->progress, &session->tiers);
     const struct sw_engine_config engine = {
         .plan = session->plan,
         .model = session->model,
@@ -242,7 +260,9 @@ sw_code sw_session_load(struct sw_session *session, struct sw_err *err)
         .overlap = config->run.overlap,
         .spill = spills ? &session->tiers.spill : NULL,
     };
+    sw_numa_bind_slabs(&session->numa, true);
     sw_code code = sw_engine_open(&session->engine, &engine, err);
+    sw_numa_bind_slabs(&session->numa, false);
     if (code != SW_OK)
         return code;
     struct sw_transfer transfer = sw_session_transfer(

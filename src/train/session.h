@@ -17,6 +17,7 @@ struct sw_session {
     bool (*stop_requested)(void); /* for what takes long; NULL: never. Set it after opening */
     const char *model_path;       /* where weights, config.json and tokenizer come from */
     struct sw_progress progress;
+    struct sw_numa numa;
     struct sw_pool *pool;
     struct sw_model_dir *dir; /* NULL with random weights */
     struct sw_model *model;

@@ -82,8 +82,8 @@ static void say(void *progress, const char *text)
     sw_progress_say(progress, "%s", text);
 }
 
-bool sw_tiers_spill(const struct sw_config *config, struct sw_progress *progress,
-                    struct sw_tiers *out)
+bool sw_tiers_spill(const struct sw_config *config, const struct sw_numa *numa,
+                    struct sw_progress *progress, struct sw_tiers *out)
 {
     static const char *const methods[] = {"auto", "io_uring", "sync"};
     int count = (int)config->offload.nvme.count;
@@ -93,7 +93,8 @@ bool sw_tiers_spill(const struct sw_config *config, struct sw_progress *progress
     bool known = sw_aio_method_find(methods[config->io.method], &method);
     sw_assert(known && count <= SW_SPILL_MAX_DIRECTORIES);
     for (int i = 0; i < count; i++)
-        out->directories[i] = (struct sw_spill_directory){.path = config->offload.nvme.items[i]};
+        out->directories[i] = (struct sw_spill_directory){.path = config->offload.nvme.items[i],
+                                                          .cpus = numa->ring_cpus[i]};
     out->spill = (struct sw_spill_config){
         .directories = out->directories,
         .directory_count = count,

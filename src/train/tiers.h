@@ -6,6 +6,7 @@
 #include "config/config.h"
 #include "io/spill.h"
 #include "plan/plan.h"
+#include "train/numa.h"
 #include "train/progress.h"
 
 /* What the engine is given; strings are the configuration's. */
@@ -21,8 +22,8 @@ sw_code sw_tiers_limits(const struct sw_config *config, bool device_is_host,
                         struct sw_plan_request *request, struct sw_err *err) SW_WARN_UNUSED;
 /* Fill `out`; false when there are no directories. Words to the user go through `progress`, which
  * is borrowed. */
-bool sw_tiers_spill(const struct sw_config *config, struct sw_progress *progress,
-                    struct sw_tiers *out);
+bool sw_tiers_spill(const struct sw_config *config, const struct sw_numa *numa,
+                    struct sw_progress *progress, struct sw_tiers *out);
 
 /* A line that names the settings that were given and do nothing under this plan, if any. */
 void sw_tiers_note_unused(const struct sw_config *config, const struct sw_plan *plan,

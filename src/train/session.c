@@ -2,6 +2,7 @@
 
 #include "base/file.h"
 #include "base/json.h"
+#include "io/measure.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -241,11 +242,23 @@ sw_code sw_session_prepare(struct sw_session *session, const struct sw_plan_requ
     return code == SW_OK ? sw_session_load(session, err) : code;
 }
 
+/* Timing a drive writes 128 MiB to it: worth it when more than that is spilled anyway. */
+static sw_code weigh_drives(struct sw_session *session, struct sw_err *err)
+{
+    struct sw_tiers *tiers = &session->tiers;
+    if (session->plan->total_bytes[SW_TIER_NVME] < (int64_t)512 << 20)
+        return SW_OK;
+    return sw_measure_weights(tiers->directories, tiers->spill.directory_count, tiers->spill.method,
+                              err);
+}
+
 sw_code sw_session_load(struct sw_session *session, struct sw_err *err)
 {
     const struct sw_config *config = session->config;
     session->progress.what = "preparing spill files";
     bool spills = sw_tiers_spill(config, &session->numa, &session->progress, &session->tiers);
+    if (spills && weigh_drives(session, err) != SW_OK)
+        return sw_err_while(err, "timing the directories of offload.nvme");
     const struct sw_engine_config engine = {
         .plan = session->plan,
         .model = session->model,

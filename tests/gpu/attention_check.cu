@@ -53,14 +53,6 @@ extern "C" void sw_assert_failed(const char *condition, const char *file, int li
     abort();
 }
 
-void sw_cuda_attention_forward(struct sw_stream *stream, const struct sw_attention *attention,
-                               void *o, float *lse, void *workspace);
-int64_t sw_cuda_attention_forward_workspace_bytes(const struct sw_attention *bound);
-void sw_cuda_attention_backward(struct sw_stream *stream, const struct sw_attention *attention,
-                                void *dq, void *dk, void *dv, float *dbias, const void *d_o,
-                                const void *o, const float *lse, void *workspace);
-int64_t sw_cuda_attention_backward_workspace_bytes(const struct sw_attention *bound);
-
 namespace
 {
 

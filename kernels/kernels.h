@@ -109,6 +109,47 @@ struct sw_cross_entropy {
     float gradient_scale; /* dlogits = gradient_scale * d(loss) */
 };
 
+/* --- Optimizers, for states that lie on the device; formulas and order: docs/NUMERICS.md ---------
+ *
+ * A run is elements of one parameter; src/optim cuts a chunk of a unit into runs. Only IEEE add,
+ * multiply, divide and square root, none fused: the bits are those of the host's optimizer. */
+
+/* Squares are summed per block of this many elements of a unit, counted from its start. */
+enum { SW_OPTIM_BLOCK = 65536 };
+
+/* Everything that AdamW needs beside the element: computed in double, rounded once. */
+struct sw_adamw_scalars {
+    float clip_scale;
+    float beta1_rest, beta2, beta2_rest; /* 1 - beta1; beta2; 1 - beta2 */
+    float root_scale;                    /* 1 / sqrt(1 - beta2^number) */
+    float eps;
+    float step_size; /* lr / (1 - beta1^number) */
+    float keep;      /* 1 - lr * weight_decay, where a parameter decays */
+    uint32_t rounding_key[2];
+    uint32_t number; /* low bits of the update's number */
+};
+
+/* Weights of a run, all from its first element on: fp32, or two halves (bf16 and what it lacks). */
+struct sw_run_weights {
+    float *master;        /* or */
+    uint16_t *high, *low; /* these two */
+    void *copy;           /* what blocks compute with, written too; NULL: not wanted */
+    enum sw_dtype copy_dtype;
+};
+
+struct sw_adamw_run {
+    struct sw_adamw_scalars scalars;
+    float keep;    /* scalars.keep, or 1 where the parameter does not decay */
+    uint32_t unit; /* its index: with `first`, keys the random numbers of bf16 moments */
+    int64_t first; /* element of the unit that all pointers point at */
+    int64_t count;
+    const void *gradient;
+    enum sw_dtype gradient_dtype;
+    struct sw_run_weights weights;
+    void *exp_avg, *exp_avg_sq;
+    enum sw_dtype moments_dtype;
+};
+
 struct sw_kernels {
     const char *name;
 
@@ -184,6 +225,15 @@ struct sw_kernels {
     /* y = x converted, [count] elements. */
     void (*convert)(struct sw_stream *, void *y, enum sw_dtype y_dtype, const void *x,
                     enum sw_dtype x_dtype, int64_t count);
+
+    /* Steps the run: moments, weights and their copy. */
+    void (*adamw)(struct sw_stream *, const struct sw_adamw_run *);
+    /* The copy of [count] weights that are not stepped; copy must not be NULL. */
+    void (*weights_copy)(struct sw_stream *, const struct sw_run_weights *, int64_t count);
+    /* Sums of the squares of [count] elements from element `first` of the unit, of each block that
+     * they are in: partials[0] (of the block that holds `first`), partials[1], ... += , fp64. */
+    void (*square_sums)(struct sw_stream *, double *partials, const void *x, enum sw_dtype dtype,
+                        int64_t first, int64_t count);
 };
 
 extern const struct sw_kernels sw_cpu_kernels;

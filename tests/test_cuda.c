@@ -2,6 +2,7 @@
  * twice with the same bits; the cap, pinned memory, copies, streams and events. */
 #include "cuda_module.h"
 #include "op_cases.h"
+#include "optim_on_device.h"
 #include "support.h"
 
 static const struct sw_device_ops *ops;
@@ -50,6 +51,33 @@ static void cases_repeat_their_bits(void **state)
         op_result_free(&a);
         op_result_free(&b);
     }
+}
+
+/* --- Optimizers: the host's bits -----------------------------------------------------------------
+ */
+
+static struct sw_pool *open_pool(void)
+{
+    struct sw_err err = {0};
+    struct sw_pool *pool = NULL;
+    assert_ok(sw_pool_open(&pool, 0, &err), &err);
+    return pool;
+}
+
+static void steps_have_the_hosts_bits(void **state)
+{
+    struct sw_pool *pool = open_pool();
+    (void)state;
+    optim_on_device_steps(ops, pool);
+    sw_pool_close(pool);
+}
+
+static void norms_have_the_hosts_bits(void **state)
+{
+    struct sw_pool *pool = open_pool();
+    (void)state;
+    optim_on_device_norms(ops, pool);
+    sw_pool_close(pool);
 }
 
 /* --- The device --------------------------------------------------------------------------------*/
@@ -268,6 +296,8 @@ int main(void)
         TEST(copies_go_over_pieces),
         TEST(events_order_streams),
         TEST(failures_stick_and_travel),
+        cmocka_unit_test(steps_have_the_hosts_bits),
+        cmocka_unit_test(norms_have_the_hosts_bits),
         cmocka_unit_test(cases_agree_with_double),
         cmocka_unit_test(cases_repeat_their_bits),
     };

@@ -4,6 +4,7 @@
 
 #include "op_cases.h"
 #include "op_reference.h"
+#include "optim_on_device.h"
 #include "support.h"
 
 #include <math.h>
@@ -80,6 +81,16 @@ static void lane_variants_do_not_change_bits(void **state)
         }
     }
     assert_true(sw_cpu_lanes_select(usual));
+    sw_pool_close(pool);
+}
+
+/* The kernels of the optimizer, as src/optim uses them on a device. */
+static void optimizer_kernels_have_the_hosts_bits(void **state)
+{
+    struct sw_pool *pool = open_pool(2);
+    (void)state;
+    optim_on_device_steps(&sw_cpu_device_ops, pool);
+    optim_on_device_norms(&sw_cpu_device_ops, pool);
     sw_pool_close(pool);
 }
 
@@ -280,6 +291,7 @@ int main(void)
         cmocka_unit_test(cases_agree_with_double),
         cmocka_unit_test(threads_do_not_change_bits),
         cmocka_unit_test(lane_variants_do_not_change_bits),
+        cmocka_unit_test(optimizer_kernels_have_the_hosts_bits),
         cmocka_unit_test(unknown_variants_are_refused),
         cmocka_unit_test(nan_reaches_the_loss),
     };

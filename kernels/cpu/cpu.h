@@ -101,4 +101,10 @@ void sw_cpu_sum_in_order(struct sw_stream *stream, double *sum, const float *val
 void sw_cpu_log_softmax(struct sw_stream *stream, float *log_probabilities, const float *logits,
                         int64_t rows, int64_t vocabulary);
 
+void sw_cpu_adamw(struct sw_stream *stream, const struct sw_adamw_run *run);
+void sw_cpu_weights_copy(struct sw_stream *stream, const struct sw_run_weights *weights,
+                         int64_t count);
+void sw_cpu_square_sums(struct sw_stream *stream, double *partials, const void *x,
+                        enum sw_dtype dtype, int64_t first, int64_t count);
+
 #endif

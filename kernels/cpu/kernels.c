@@ -26,4 +26,7 @@ const struct sw_kernels sw_cpu_kernels = {
     .log_softmax = sw_cpu_log_softmax,
     .gather_rows = sw_cpu_gather_rows,
     .convert = sw_cpu_convert,
+    .adamw = sw_cpu_adamw,
+    .weights_copy = sw_cpu_weights_copy,
+    .square_sums = sw_cpu_square_sums,
 };

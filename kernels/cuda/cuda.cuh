@@ -234,6 +234,12 @@ void sw_cuda_sum_in_order(struct sw_stream *stream, double *sum, const float *va
 void sw_cuda_log_softmax(struct sw_stream *stream, float *log_probabilities, const float *logits,
                          int64_t rows, int64_t vocabulary);
 
+void sw_cuda_adamw(struct sw_stream *stream, const struct sw_adamw_run *run);
+void sw_cuda_weights_copy(struct sw_stream *stream, const struct sw_run_weights *weights,
+                          int64_t count);
+void sw_cuda_square_sums(struct sw_stream *stream, double *partials, const void *x,
+                         enum sw_dtype dtype, int64_t first, int64_t count);
+
 extern const struct sw_kernels sw_cuda_kernels;
 
 #endif

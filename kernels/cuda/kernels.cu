@@ -26,4 +26,7 @@ const struct sw_kernels sw_cuda_kernels = {
     .log_softmax = sw_cuda_log_softmax,
     .gather_rows = sw_cuda_gather_rows,
     .convert = sw_cuda_convert,
+    .adamw = sw_cuda_adamw,
+    .weights_copy = sw_cuda_weights_copy,
+    .square_sums = sw_cuda_square_sums,
 };

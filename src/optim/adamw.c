@@ -31,46 +31,32 @@ struct adamw_job {
     int64_t first, count, task_elements;
 };
 
-/* `run` of `job`, moved `offset` elements on. */
-static struct sw_lanes_adamw run_at(const struct adamw_job *job, int64_t offset)
+void sw_adamw_lanes(const struct sw_lanes_adamw *run, uint32_t unit, int64_t first, int64_t count)
 {
-    struct sw_lanes_adamw run = job->run;
-    run.gradient = sw_lanes_in_at(run.gradient, offset);
-    run.weights = sw_lanes_weights_at(run.weights, offset);
-    if (run.exp_avg != NULL) {
-        run.exp_avg += offset;
-        run.exp_avg_sq += offset;
-    } else {
-        run.exp_avg_bf16 += offset;
-        run.exp_avg_sq_bf16 += offset;
-    }
-    return run;
-}
-
-static void step_run(const struct adamw_job *job, const struct sw_run *part)
-{
-    float keep = part->param->decays ? job->scalars.keep : 1.0F;
-    if (job->run.exp_avg != NULL) {
-        struct sw_lanes_adamw run = run_at(job, part->first - job->first);
-        run.keep = keep;
-        sw_lanes()->adamw(&run, part->count);
+    if (run->exp_avg != NULL) {
+        sw_lanes()->adamw(run, count);
         return;
     }
     /* Random words come in groups on multiples of 64 elements of the unit. */
     _Alignas(64) uint32_t words[RANDOM_ELEMENTS];
-    int64_t end = part->first + part->count;
-    for (int64_t at = part->first; at < end;) {
+    int64_t end = first + count;
+    for (int64_t at = first; at < end;) {
         int64_t group = at / GROUP, start = group * GROUP;
         int64_t stop = sw_min(end, start + RANDOM_ELEMENTS);
-        sw_lanes()->random(job->scalars.rounding_key, job->scalars.number,
-                           (uint32_t)job->unit->index, group, (stop - start + GROUP - 1) / GROUP,
-                           words);
-        struct sw_lanes_adamw run = run_at(job, at - job->first);
-        run.keep = keep;
-        run.random = words + (at - start);
-        sw_lanes()->adamw(&run, stop - at);
+        sw_lanes()->random(run->scalars->rounding_key, run->scalars->number, unit, group,
+                           (stop - start + GROUP - 1) / GROUP, words);
+        struct sw_lanes_adamw part = sw_lanes_adamw_at(*run, at - first);
+        part.random = words + (at - start);
+        sw_lanes()->adamw(&part, stop - at);
         at = stop;
     }
+}
+
+static void step_run(const struct adamw_job *job, const struct sw_run *part)
+{
+    struct sw_lanes_adamw run = sw_lanes_adamw_at(job->run, part->first - job->first);
+    run.keep = part->param->decays ? job->scalars.keep : 1.0F;
+    sw_adamw_lanes(&run, (uint32_t)job->unit->index, part->first, part->count);
 }
 
 static void adamw_task(void *context, int64_t index, int64_t worker)

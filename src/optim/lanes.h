@@ -90,6 +90,19 @@ static inline struct sw_lanes_weights sw_lanes_weights_at(struct sw_lanes_weight
     w.out_bf16 = w.out_bf16 == NULL ? NULL : w.out_bf16 + index;
     return w;
 }
+static inline struct sw_lanes_adamw sw_lanes_adamw_at(struct sw_lanes_adamw run, int64_t index)
+{
+    run.gradient = sw_lanes_in_at(run.gradient, index);
+    run.weights = sw_lanes_weights_at(run.weights, index);
+    if (run.exp_avg != NULL) {
+        run.exp_avg += index;
+        run.exp_avg_sq += index;
+    } else {
+        run.exp_avg_bf16 += index;
+        run.exp_avg_sq_bf16 += index;
+    }
+    return run;
+}
 static inline struct sw_lanes_in sw_lanes_in_weights(const struct sw_lanes_weights *w)
 {
     return (struct sw_lanes_in){.f32 = w->f32, .high = w->high, .low = w->low};

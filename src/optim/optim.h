@@ -21,6 +21,7 @@
 #include "base/dtype.h"
 #include "base/err.h"
 #include "base/pool.h"
+#include "kernels/kernels.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -182,10 +183,8 @@ int64_t sw_adafactor_state_elements(const struct sw_optim_unit *unit);
 
 /* ---- gradient norm ---- */
 
-/* Statistics are taken over blocks of this many elements of a unit, counted from its start. */
-enum { SW_OPTIM_BLOCK = 65536 };
-
-/* Number of blocks of a unit. */
+/* Statistics are taken over blocks of SW_OPTIM_BLOCK elements of a unit, counted from its start:
+ * the number of a unit's. */
 int64_t sw_norm_partial_count(int64_t elements);
 /* Sums of the squares of trainable elements, of the blocks of [first, first + count): partials
  * [count / SW_OPTIM_BLOCK, rounded up], in double. first: a multiple of SW_OPTIM_BLOCK; count: too,
@@ -212,18 +211,7 @@ void sw_gradients_to_bf16(struct sw_pool *pool, const float *gradient, uint16_t 
 
 /* ---- AdamW ---- */
 
-/* Everything an element's update needs beside the element: computed in double, rounded once. What a
- * device kernel takes. */
-struct sw_adamw_scalars {
-    float clip_scale;
-    float beta1_rest, beta2, beta2_rest; /* 1 - beta1; beta2; 1 - beta2 */
-    float root_scale;                    /* 1 / sqrt(1 - beta2^number) */
-    float eps;
-    float step_size; /* lr / (1 - beta1^number) */
-    float keep;      /* 1 - lr * weight_decay, where a parameter decays */
-    uint32_t rounding_key[2];
-    uint32_t number; /* low bits of the update's number */
-};
+/* What every element's update needs (kernels/kernels.h). */
 void sw_adamw_scalars(const struct sw_optim_settings *settings,
                       const struct sw_optim_update *update, struct sw_adamw_scalars *out);
 
@@ -275,6 +263,18 @@ void sw_adafactor_finish(struct sw_pool *pool, const struct sw_adafactor *adafac
 void sw_optim_step_unit(struct sw_pool *pool, const struct sw_optim_settings *settings,
                         const struct sw_optim_update *update, const struct sw_optim_unit *unit,
                         const struct sw_optim_chunk *chunk, float *factors, void *scratch);
+
+/* ---- on a device ---- */
+
+/* As sw_adamw_step() and sw_norm_partials(), for memory of the stream's device; `ops` are its back
+ * end's. The same bits. Partials are in its memory too. Both return when the work is submitted. */
+void sw_adamw_step_on(struct sw_stream *stream, const struct sw_device_ops *ops,
+                      const struct sw_optim_settings *settings,
+                      const struct sw_optim_update *update, const struct sw_optim_unit *unit,
+                      const struct sw_optim_chunk *chunk);
+void sw_norm_partials_on(struct sw_stream *stream, const struct sw_device_ops *ops,
+                         const struct sw_optim_unit *unit, const void *gradient,
+                         enum sw_dtype dtype, int64_t first, int64_t count, double *partials);
 
 /* ---- instruction sets ---- */
 

@@ -42,6 +42,9 @@ struct sw_lanes_in sw_gradient_in(const void *gradient, enum sw_dtype dtype);
 struct sw_lanes_weights sw_chunk_weights(const struct sw_optim_settings *settings,
                                          const struct sw_optim_chunk *chunk);
 
+/* Steps a run of AdamW from element `first` of unit `unit` on; draws its own random words. */
+void sw_adamw_lanes(const struct sw_lanes_adamw *run, uint32_t unit, int64_t first, int64_t count);
+
 /* Aborts unless the chunk lies in the unit on multiples of `grain`. */
 void sw_chunk_check(const struct sw_optim_unit *unit, int64_t first, int64_t count, int64_t grain);
 

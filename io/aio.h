@@ -70,7 +70,8 @@ int sw_aio_uring_check(void);
 
 sw_code sw_aio_open(struct sw_aio **out, const struct sw_aio_config *config,
                     struct sw_err *err) SW_WARN_UNUSED;
-/* Nothing may be in flight, unless the queue broke. NULL is fine. */
+/* Nothing may be in flight, unless the queue broke. By the thread that opened it, or the kernel may
+ * hold files a while longer. NULL is fine. */
 void sw_aio_close(struct sw_aio *aio);
 /* The method in use. */
 const struct sw_aio_method *sw_aio_method_of(const struct sw_aio *aio);

@@ -337,6 +337,10 @@ static void *ring_main(void *argument)
     sw_memory_thread_is_engine();
     if (code == SW_OK)
         serve(ring);
+    if (!ring->broken) { /* told to stop: nobody looks at the queue any more */
+        sw_aio_close(ring->aio);
+        ring->aio = NULL;
+    }
     return NULL;
 }
 

@@ -111,7 +111,7 @@ static int compare(const void *a, const void *b)
 static sw_code run_steps(struct sw_session *session, const struct sw_batch *batch, int64_t steps,
                          struct measured *out, struct sw_err *err)
 {
-    double seconds[MAX_STEPS];
+    double seconds[MAX_STEPS] = {0};
     for (int64_t step = 0; step <= steps; step++) {
         struct sw_step_result result;
         sw_code code = sw_engine_step(session->engine, step + 1, 1e-6, batch, &result, err);

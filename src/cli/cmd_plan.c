@@ -86,7 +86,7 @@ static sw_code plan(struct sw_session *session, const struct sw_cli_args *args, 
 {
     const char *path = sw_cli_value(&sw_command_plan, args, "machine");
     bool json = sw_cli_value(&sw_command_plan, args, "json") != NULL;
-    struct sw_plan_request request;
+    struct sw_plan_request request = {0};
     struct sw_machine *machine = NULL;
     sw_code code =
         sw_session_optimizer(session->config, session->config->train.steps, &session->optim, err);

@@ -53,7 +53,7 @@ sw_code sw_err_while(struct sw_err *err, const char *format, ...)
     return err->code;
 }
 
-sw_code sw_err_blame(struct sw_err *err, const char *setting)
+sw_code(sw_err_blame)(struct sw_err *err, const char *setting)
 {
     if (err == NULL)
         return SW_E_USAGE;

@@ -53,6 +53,9 @@ sw_code sw_err_while(struct sw_err *err, const char *format, ...) SW_PRINTF(2, 3
 /* A setting or option names something that cannot be used: begin the text with `setting`, and make
  * a failure to read it SW_E_USAGE. For what was found before any work began. Returns err->code. */
 sw_code sw_err_blame(struct sw_err *err, const char *setting);
+#ifdef __clang_analyzer__ /* as with SW_FAIL_OS */
+#define sw_err_blame(err, setting) ((void)(sw_err_blame)((err), (setting)), (sw_code)SW_E_USAGE)
+#endif
 
 /* Exit status of the command line for `code` (DESIGN, Commands). */
 int sw_code_exit_status(sw_code code);

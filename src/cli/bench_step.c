@@ -69,7 +69,8 @@ static void free_rows(struct rows *rows)
     free(rows->rows);
 }
 
-/* A global batch of random ids, every row as long as the plan's bounds. */
+/* A global batch of random ids, every row as long as the plan's bounds. End with free_rows(), after
+ * a failure too. */
 static sw_code make_rows(const struct sw_plan *plan, struct rows *out, struct sw_err *err)
 {
     int64_t count = plan->request.global_batch, vocabulary = plan->request.model->t5.vocab_size;
@@ -78,10 +79,8 @@ static sw_code make_rows(const struct sw_plan *plan, struct rows *out, struct sw
     out->ids = sw_calloc(count * (source + target), sizeof *out->ids);
     out->numbers = sw_calloc(count, sizeof *out->numbers);
     out->rows = sw_calloc(count, sizeof *out->rows);
-    if (out->ids == NULL || out->numbers == NULL || out->rows == NULL) {
-        free_rows(out);
+    if (out->ids == NULL || out->numbers == NULL || out->rows == NULL)
         return SW_FAIL(err, SW_E_MEMORY, "no memory for %lld rows", (long long)count);
-    }
     for (int64_t i = 0; i < count * (source + target); i++) {
         uint32_t words[4];
         sw_philox(key, (const uint32_t[4]){(uint32_t)i, (uint32_t)(i >> 32), 0, 0}, words);

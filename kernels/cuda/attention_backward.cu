@@ -184,35 +184,6 @@ SW_TILE_INLINE void q_load(const struct sw_attention &a, const struct sw_tile_ro
         key - (first + at.shift) - (L::QUERIES - 1) + a.bias_reach - 1);
 }
 
-/* d(scores) of the warp's queries, from `query` on, and the 32 keys of a stage, in s. */
-template <int D, int WARPS, bool DROPOUT>
-SW_TILE_INLINE void q_scores(float (&s)[2][4][4], const struct sw_tiled_attention &job,
-                             const struct sw_tile_row &at, int query, int warp_row, int key,
-                             const float (&shift)[4], const float (&delta)[4],
-                             unsigned char *shared, int lane)
-{
-    using L = q_layout<D, WARPS>;
-    const int stage = key / Q_KEYS & 1, g = lane >> 2, t = lane & 3;
-    const float *bias = reinterpret_cast<const float *>(shared + L::BIAS + stage * L::BIAS_BYTES);
-    sw_tile_multiply_rows<D, 2, 4>(
-        s, sw_tile_lane_a<D>(shared_address(shared + L::Q), warp_row, lane),
-        sw_tile_lane_b<D>(shared_address(shared + L::K + stage * L::KV_BYTES), 0, lane));
-    sw_tile_add_bias<4>(s, job.scale_log2, bias + 2 * t - (warp_row + g) + L::QUERIES - 1);
-    if (key + Q_KEYS > sw_tile_visible(job.a, at, query))
-        sw_tile_mask<4>(s, job.a, at, query + g, key, lane);
-    q_probabilities(s, shift);
-    float dp[2][4][4] = {};
-    sw_tile_multiply_rows<D, 2, 4>(
-        dp, sw_tile_lane_a<D>(shared_address(shared + L::DO), warp_row, lane),
-        sw_tile_lane_b<D>(shared_address(shared + L::V + stage * L::KV_BYTES), 0, lane));
-    uint32_t kept[4] = {};
-    if (DROPOUT)
-        sw_tile_kept<4>(kept, job.dropout, key, query + g + at.shift,
-                        static_cast<uint32_t>(job.dropout.global_rows[at.row]),
-                        job.dropout.site | static_cast<uint32_t>(at.head) << 16, lane);
-    q_gradient<DROPOUT>(s, dp, delta, kept, job.dropout.scale);
-}
-
 /* A warp's entries of the bias' gradient; NULL when there are none to make. */
 struct entries {
     float *at;
@@ -225,71 +196,113 @@ SW_TILE_INLINE void entries_add(struct entries e, int64_t entry, float sum)
         e.at[entry] += sum;
 }
 
-/* One block of queries of one head of one row, from `first` on. */
+/* One block of queries: one head of one row, from `first` on. */
+struct q_place {
+    struct sw_tile_row at;
+    int first, end; /* end: keys that its last query sees */
+    int lane, warp_row;
+    float shift[4], delta[4]; /* of the lane's rows; shift: lse in units of log 2 */
+};
+
+/* Brings q, d(o) and the first keys in; makes delta. */
+template <int D, int WARPS>
+SW_TILE_INLINE void q_begin(struct q_place &p, const struct sw_attention &a,
+                            const struct operands &x, float *delta_out, unsigned char *shared)
+{
+    using L = q_layout<D, WARPS>;
+    const struct sw_tile_row &at = p.at;
+    const int64_t token = at.first_query + p.first;
+    float *delta_rows = reinterpret_cast<float *>(shared + L::DELTA);
+    sw_tile_load<D, L::QUERIES, L::THREADS>(shared_address(shared + L::Q),
+                                            sw_tile_at(a, a.q, token, a.q_stride, at.head),
+                                            a.q_stride, at.queries - p.first);
+    sw_tile_load<D, L::QUERIES, L::THREADS>(shared_address(shared + L::DO),
+                                            sw_tile_at(a, x.d_o, token, a.o_stride, at.head),
+                                            a.o_stride, at.queries - p.first);
+    if (p.end > 0)
+        q_load<D, WARPS>(a, at, p.first, 0, shared);
+    copy_wait();
+    __syncthreads();
+    make_delta<D>(a, at, p.first + p.warp_row, shared + L::DO, p.warp_row, x.o, delta_rows,
+                  delta_out, p.lane);
+#pragma unroll
+    for (int h = 0; h < 4; h++) {
+        const int row = p.warp_row + 8 * h + (p.lane >> 2);
+        const int64_t from = at.head * a.queries.tokens + token + row;
+        /* a row that is not there gets probabilities of 0 */
+        p.shift[h] = p.first + row < at.queries ? x.lse[from] * SW_LOG2_E : INFINITY;
+        p.delta[h] = delta_rows[row];
+    }
+}
+
+/* d(scores) of the warp's queries and the 32 keys of a stage, in s. */
 template <int D, int WARPS, bool DROPOUT>
-SW_TILE_INLINE void q_block(const struct sw_tiled_attention &job, const struct sw_tile_row &at,
-                            int first, unsigned char *shared, const struct operands &x,
-                            float *delta_out, struct entries e, int lane)
+SW_TILE_INLINE void q_scores(float (&s)[2][4][4], const struct sw_tiled_attention &job,
+                             const struct q_place &p, int key, unsigned char *shared)
+{
+    using L = q_layout<D, WARPS>;
+    const int stage = key / Q_KEYS & 1, g = p.lane >> 2, t = p.lane & 3;
+    const int query = p.first + p.warp_row;
+    const float *bias = reinterpret_cast<const float *>(shared + L::BIAS + stage * L::BIAS_BYTES);
+    sw_tile_multiply_rows<D, 2, 4>(
+        s, sw_tile_lane_a<D>(shared_address(shared + L::Q), p.warp_row, p.lane),
+        sw_tile_lane_b<D>(shared_address(shared + L::K + stage * L::KV_BYTES), 0, p.lane));
+    sw_tile_add_bias<4>(s, job.scale_log2, bias + 2 * t - (p.warp_row + g) + L::QUERIES - 1);
+    if (key + Q_KEYS > sw_tile_visible(job.a, p.at, query))
+        sw_tile_mask<4>(s, job.a, p.at, query + g, key, p.lane);
+    q_probabilities(s, p.shift);
+    float dp[2][4][4] = {};
+    sw_tile_multiply_rows<D, 2, 4>(
+        dp, sw_tile_lane_a<D>(shared_address(shared + L::DO), p.warp_row, p.lane),
+        sw_tile_lane_b<D>(shared_address(shared + L::V + stage * L::KV_BYTES), 0, p.lane));
+    uint32_t kept[4] = {};
+    if (DROPOUT)
+        sw_tile_kept<4>(kept, job.dropout, key, query + g + p.at.shift,
+                        static_cast<uint32_t>(job.dropout.global_rows[p.at.row]),
+                        job.dropout.site | static_cast<uint32_t>(p.at.head) << 16, p.lane);
+    q_gradient<DROPOUT>(s, dp, p.delta, kept, job.dropout.scale);
+}
+
+template <int D, int WARPS, bool DROPOUT>
+SW_TILE_INLINE void q_block(struct q_place &p, const struct sw_tiled_attention &job,
+                            const struct operands &x, float *delta_out, struct entries e,
+                            unsigned char *shared)
 {
     using L = q_layout<D, WARPS>;
     const struct sw_attention &a = job.a;
-    const int warp = static_cast<int>(threadIdx.x) / 32, warp_row = warp * QUERIES_PER_WARP;
-    const int query = first + warp_row, g = lane >> 2;
-    const int64_t token = at.first_query + first;
-    const int end = sw_tile_visible(a, at, min(first + L::QUERIES, at.queries) - 1);
-    float *delta_rows = reinterpret_cast<float *>(shared + L::DELTA);
+    const int query = p.first + p.warp_row;
     const struct diagonals ring = {reinterpret_cast<float *>(shared + L::RING) +
-                                   warp * diagonals::FLOATS};
-    sw_tile_load<D, L::QUERIES, L::THREADS>(shared_address(shared + L::Q),
-                                            sw_tile_at(a, a.q, token, a.q_stride, at.head),
-                                            a.q_stride, at.queries - first);
-    sw_tile_load<D, L::QUERIES, L::THREADS>(shared_address(shared + L::DO),
-                                            sw_tile_at(a, x.d_o, token, a.o_stride, at.head),
-                                            a.o_stride, at.queries - first);
-    if (end > 0)
-        q_load<D, WARPS>(a, at, first, 0, shared);
+                                   p.warp_row / QUERIES_PER_WARP * diagonals::FLOATS};
+    const int64_t entry = a.bias_reach - 32 - (query + p.at.shift) + p.lane; /* of key 0 */
+    float sums[2][D / 8][4] = {};
+    q_begin<D, WARPS>(p, a, x, delta_out, shared);
     if (e.at != NULL)
-        diagonals_clear(ring, lane);
-    copy_wait();
-    __syncthreads();
-    make_delta<D>(a, at, query, shared + L::DO, warp_row, x.o, delta_rows, delta_out, lane);
-    float shift[4], delta[4], sums[2][D / 8][4] = {};
-#pragma unroll
-    for (int h = 0; h < 4; h++) {
-        const int row = query + 8 * h + g; /* a row that is not there gets probabilities of 0 */
-        shift[h] = row < at.queries
-                       ? x.lse[at.head * a.queries.tokens + at.first_query + row] * SW_LOG2_E
-                       : INFINITY;
-        delta[h] = delta_rows[warp_row + 8 * h + g];
-    }
-    const int64_t entry = a.bias_reach - 32 - (query + at.shift) + lane; /* of key 0 */
-    for (int key = 0; key < end; key += Q_KEYS) {
+        diagonals_clear(ring, p.lane);
+    for (int key = 0; key < p.end; key += Q_KEYS) {
         copy_wait(); /* for this stage; and everybody is done with the other */
         __syncthreads();
-        if (key + Q_KEYS < end)
-            q_load<D, WARPS>(a, at, first, key + Q_KEYS, shared);
+        if (key + Q_KEYS < p.end)
+            q_load<D, WARPS>(a, p.at, p.first, key + Q_KEYS, shared);
         float s[2][4][4] = {};
-        q_scores<D, WARPS, DROPOUT>(s, job, at, query, warp_row, key, shift, delta, shared, lane);
+        q_scores<D, WARPS, DROPOUT>(s, job, p, key, shared);
         if (e.at != NULL) {
-            diagonals_add(ring, s, key / 8, lane);
-            entries_add(e, entry + key, diagonals_sum(ring, key / 8, lane));
+            diagonals_add(ring, s, key / 8, p.lane);
+            entries_add(e, entry + key, diagonals_sum(ring, key / 8, p.lane));
         }
-        const int stage = key / Q_KEYS & 1;
-        sw_tile_multiply_columns<D, 2, 4>(
-            sums, s,
-            sw_tile_lane_a<D>(shared_address(shared + L::K + stage * L::KV_BYTES), 0, lane));
+        const unsigned char *k = shared + L::K + (key / Q_KEYS & 1) * L::KV_BYTES;
+        sw_tile_multiply_columns<D, 2, 4>(sums, s, sw_tile_lane_a<D>(shared_address(k), 0, p.lane));
     }
-    if (e.at != NULL && end > 0) {
-        const int after = (end + Q_KEYS - 1) / Q_KEYS * Q_KEYS;
-        diagonals_end(ring, after / 8, lane);
-        entries_add(e, entry + after, diagonals_sum(ring, after / 8, lane));
+    if (e.at != NULL && p.end > 0) {
+        const int after = (p.end + Q_KEYS - 1) / Q_KEYS * Q_KEYS;
+        diagonals_end(ring, after / 8, p.lane);
+        entries_add(e, entry + after, diagonals_sum(ring, after / 8, p.lane));
     }
     const float factor[4] = {a.scale, a.scale, a.scale, a.scale};
-    sw_tile_put<D, 2>(shared + L::Q, sums, factor, warp_row, lane);
+    sw_tile_put<D, 2>(shared + L::Q, sums, factor, p.warp_row, p.lane);
     __syncwarp();
     sw_tile_store<D, QUERIES_PER_WARP>(
-        x.dq + (token + warp_row) * a.q_stride + at.head * a.head_dim, a.q_stride, shared + L::Q,
-        warp_row, at.queries - query, lane);
+        x.dq + (p.at.first_query + query) * a.q_stride + p.at.head * a.head_dim, a.q_stride,
+        shared + L::Q, p.warp_row, p.at.queries - query, p.lane);
 }
 
 /* Grid: slots, fastest; heads. A slot's blocks of queries are every slots-th of all rows' blocks,
@@ -300,6 +313,7 @@ __global__ void __launch_bounds__(32 * WARPS, 8 / WARPS)
              const __grid_constant__ struct operands x, struct workspace work, int slots,
              int blocks)
 {
+    using L = q_layout<D, WARPS>;
     extern __shared__ __align__(1024) unsigned char shared[];
     const struct sw_attention &a = job.a;
     const int slot = static_cast<int>(blockIdx.x) % slots;
@@ -314,12 +328,16 @@ __global__ void __launch_bounds__(32 * WARPS, 8 / WARPS)
             e.at[i] = 0.0f;
     }
     for (int item = slot; item < rows * blocks; item += slots) {
-        const struct sw_tile_row at = sw_tile_row(a, item % rows, head);
-        const int first = item / rows * q_layout<D, WARPS>::QUERIES;
-        if (first >= at.queries)
+        struct q_place p;
+        p.at = sw_tile_row(a, item % rows, head);
+        p.first = item / rows * L::QUERIES;
+        if (p.first >= p.at.queries)
             continue;
+        p.end = sw_tile_visible(a, p.at, min(p.first + L::QUERIES, p.at.queries) - 1);
+        p.lane = lane;
+        p.warp_row = static_cast<int>(threadIdx.x) / 32 * QUERIES_PER_WARP;
         __syncthreads(); /* everybody is done with the block before */
-        q_block<D, WARPS, DROPOUT>(job, at, first, shared, x, work.delta, e, lane);
+        q_block<D, WARPS, DROPOUT>(p, job, x, work.delta, e, shared);
     }
 }
 
@@ -477,6 +495,50 @@ SW_TILE_INLINE void kv_step(float (&dk)[1][D / 8][4], float (&dv)[1][D / 8][4],
     sw_tile_multiply_columns<D, 1, 8>(dk, s, sw_tile_lane_a<D>(q, 0, lane));
 }
 
+/* dk and dv of the warp's 16 keys, by way of the tiles of its keys and values. */
+template <int D>
+SW_TILE_INLINE void kv_finish(const struct sw_attention &a, const struct sw_tile_row &at, int key,
+                              int warp_row, const float (&sums)[1][D / 8][4], float factor,
+                              unsigned char *tile, sw_bf16 *to, int lane)
+{
+    const float factors[2] = {factor, factor};
+    sw_tile_put<D, 1>(tile, sums, factors, warp_row, lane);
+    __syncwarp();
+    sw_tile_store<D, KEYS_PER_WARP>(to + (at.first_key + key + warp_row) * a.kv_stride +
+                                        at.head * a.head_dim,
+                                    a.kv_stride, tile, warp_row, at.keys - key - warp_row, lane);
+}
+
+/* Goes over the row's queries with the block's keys, from `first` on. */
+template <int D, int WARPS, bool DROPOUT>
+SW_TILE_INLINE void kv_block(float (&dk)[1][D / 8][4], float (&dv)[1][D / 8][4],
+                             const struct sw_tiled_attention &job, const struct sw_tile_row &at,
+                             const struct operands &x, const float *delta, int first,
+                             unsigned char *shared)
+{
+    using L = kv_layout<D, WARPS>;
+    const struct sw_attention &a = job.a;
+    const int thread = static_cast<int>(threadIdx.x);
+    float *statistics = reinterpret_cast<float *>(shared + L::LSE);
+    const int begin = a.causal ? max(first - at.shift, 0) / KV_QUERIES * KV_QUERIES : 0;
+    for (int query = begin - KV_QUERIES; query < at.queries; query += KV_QUERIES) {
+        const int next = query + KV_QUERIES, stage = next / KV_QUERIES & 1;
+        float statistic = 0.0f;
+        if (query >= begin) {
+            copy_wait(); /* for this stage; and everybody is done with the other */
+            __syncthreads();
+        }
+        if (next < at.queries) {
+            kv_load<D, WARPS>(a, at, x.d_o, first, next, shared);
+            statistic = kv_statistic(a, at, x.lse, delta, next);
+        }
+        if (query >= begin)
+            kv_step<D, WARPS, DROPOUT>(dk, dv, job, at, first, query, shared, thread & 31);
+        if (thread < 2 * KV_QUERIES)
+            statistics[stage * 2 * KV_QUERIES + thread] = statistic;
+    }
+}
+
 /* Grid: blocks of keys of the longest row, fastest; heads; rows. */
 template <int D, int WARPS, bool DROPOUT>
 __global__ void __launch_bounds__(32 * WARPS, 8 / WARPS)
@@ -491,49 +553,22 @@ __global__ void __launch_bounds__(32 * WARPS, 8 / WARPS)
     const int first = index % blocks * L::KEYS;
     if (first >= at.keys)
         return;
-    const int thread = static_cast<int>(threadIdx.x), lane = thread & 31;
-    const int warp_row = thread / 32 * KEYS_PER_WARP;
-    const int begin = a.causal ? max(first - at.shift, 0) / KV_QUERIES * KV_QUERIES : 0;
+    const int lane = static_cast<int>(threadIdx.x) & 31;
+    const int warp_row = static_cast<int>(threadIdx.x) / 32 * KEYS_PER_WARP;
     const int64_t token = at.first_key + first;
-    float *statistics = reinterpret_cast<float *>(shared + L::LSE);
     sw_tile_load<D, L::KEYS, L::THREADS>(shared_address(shared + L::K),
                                          sw_tile_at(a, a.k, token, a.kv_stride, at.head),
                                          a.kv_stride, at.keys - first);
     sw_tile_load<D, L::KEYS, L::THREADS>(shared_address(shared + L::V),
                                          sw_tile_at(a, a.v, token, a.kv_stride, at.head),
                                          a.kv_stride, at.keys - first);
-    if (begin < at.queries) {
-        kv_load<D, WARPS>(a, at, x.d_o, first, begin, shared);
-        const int stage = begin / KV_QUERIES & 1;
-        if (thread < 2 * KV_QUERIES)
-            statistics[stage * 2 * KV_QUERIES + thread] = kv_statistic(a, at, x.lse, delta, begin);
-    }
     float dk[1][D / 8][4] = {}, dv[1][D / 8][4] = {};
-    for (int query = begin; query < at.queries; query += KV_QUERIES) {
-        copy_wait(); /* for this stage; and everybody is done with the other */
-        __syncthreads();
-        const int next = query + KV_QUERIES, stage = next / KV_QUERIES & 1;
-        float statistic = 0.0f;
-        if (next < at.queries) {
-            kv_load<D, WARPS>(a, at, x.d_o, first, next, shared);
-            statistic = kv_statistic(a, at, x.lse, delta, next);
-        }
-        kv_step<D, WARPS, DROPOUT>(dk, dv, job, at, first, query, shared, lane);
-        if (thread < 2 * KV_QUERIES)
-            statistics[stage * 2 * KV_QUERIES + thread] = statistic;
-    }
+    kv_block<D, WARPS, DROPOUT>(dk, dv, job, at, x, delta, first, shared);
     copy_wait();
     __syncthreads();
-    const float keep_scale = DROPOUT ? job.dropout.scale : 1.0f;
-    const float k_factor[2] = {a.scale, a.scale}, v_factor[2] = {keep_scale, keep_scale};
-    const int64_t to = (token + warp_row) * a.kv_stride + at.head * a.head_dim;
-    sw_tile_put<D, 1>(shared + L::K, dk, k_factor, warp_row, lane);
-    sw_tile_put<D, 1>(shared + L::V, dv, v_factor, warp_row, lane);
-    __syncwarp();
-    sw_tile_store<D, KEYS_PER_WARP>(x.dk + to, a.kv_stride, shared + L::K, warp_row,
-                                    at.keys - first - warp_row, lane);
-    sw_tile_store<D, KEYS_PER_WARP>(x.dv + to, a.kv_stride, shared + L::V, warp_row,
-                                    at.keys - first - warp_row, lane);
+    kv_finish<D>(a, at, first, warp_row, dk, a.scale, shared + L::K, x.dk, lane);
+    kv_finish<D>(a, at, first, warp_row, dv, DROPOUT ? job.dropout.scale : 1.0f, shared + L::V,
+                 x.dv, lane);
 }
 
 /* --- Host ----------------------------------------------------------------------------------------

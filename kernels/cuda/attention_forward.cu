@@ -108,76 +108,94 @@ SW_TILE_INLINE void finish(const struct sw_tiled_attention &job, const struct sw
                                        a.o_stride, tile, tile_row, at.queries - query, lane);
 }
 
+/* A block's queries: one head of one row, from `first` on. */
+struct place {
+    struct sw_tile_row at;
+    int first, end; /* end: keys that its last query sees */
+    int lane, warp_row;
+};
+
+template <int D, int WARPS>
+SW_TILE_INLINE void load_keys(const struct sw_attention &a, const struct sw_tile_row &at,
+                              const void *base, int key, unsigned char *to)
+{
+    sw_tile_load<D, KEYS, layout<D, WARPS>::THREADS>(
+        shared_address(to), sw_tile_at(a, base, at.first_key + key, a.kv_stride, at.head),
+        a.kv_stride, at.keys - key);
+}
+
+/* Goes over 64 keys from `key` on. Keys were asked for before, values and bias are here. */
+template <int D, int WARPS, bool DROPOUT>
+SW_TILE_INLINE void step(struct state<D> &x, const struct sw_tiled_attention &job,
+                         const struct place &p, int key, unsigned char *shared)
+{
+    using L = layout<D, WARPS>;
+    const struct sw_attention &a = job.a;
+    const int query = p.first + p.warp_row, g = p.lane >> 2, t = p.lane & 3;
+    float *bias = reinterpret_cast<float *>(shared + L::BIAS);
+    copy_wait(); /* for keys; and everybody is done with the values before */
+    __syncthreads();
+    load_keys<D, WARPS>(a, p.at, a.v, key, shared + L::V);
+    sw_tile_load_bias<L::DIAGONALS, L::THREADS>(
+        bias, a, p.at.head, key - (p.first + p.at.shift) - (L::QUERIES - 1) + a.bias_reach - 1);
+    float s[2][KEYS / 8][4] = {};
+    sw_tile_multiply_rows<D, 2, KEYS / 8>(
+        s, sw_tile_lane_a<D>(shared_address(shared + L::Q), p.warp_row, p.lane),
+        sw_tile_lane_b<D>(shared_address(shared + L::K), 0, p.lane));
+    uint32_t kept[4];
+    if (DROPOUT)
+        sw_tile_kept<KEYS / 8>(kept, job.dropout, key, query + g + p.at.shift,
+                               static_cast<uint32_t>(job.dropout.global_rows[p.at.row]),
+                               job.dropout.site | static_cast<uint32_t>(p.at.head) << 16, p.lane);
+    copy_wait(); /* for values; and everybody is done with the keys */
+    __syncthreads();
+    if (key + KEYS < p.end)
+        load_keys<D, WARPS>(a, p.at, a.k, key + KEYS, shared + L::K);
+    sw_tile_add_bias<KEYS / 8>(s, job.scale_log2, bias + 2 * t - (p.warp_row + g) + L::QUERIES - 1);
+    if (key + KEYS > sw_tile_visible(a, p.at, query))
+        sw_tile_mask<KEYS / 8>(s, a, p.at, query + g, key, p.lane);
+    softmax<D>(x, s);
+    if (DROPOUT)
+        drop(s, kept);
+    sw_tile_multiply_columns<D, 2, KEYS / 8>(
+        x.o, s, sw_tile_lane_a<D>(shared_address(shared + L::V), 0, p.lane));
+}
+
 /* Grid: blocks of queries of the longest row, fastest; heads; rows. */
 template <int D, int WARPS, bool DROPOUT>
 __global__ void __launch_bounds__(32 * WARPS, 8 / WARPS)
     forward_kernel(const __grid_constant__ struct sw_tiled_attention job, int blocks, sw_bf16 *o,
                    float *lse)
 {
-    using at_bytes = layout<D, WARPS>;
+    using L = layout<D, WARPS>;
     extern __shared__ __align__(1024) unsigned char shared[];
     const struct sw_attention &a = job.a;
     const int heads = static_cast<int>(a.heads), index = static_cast<int>(blockIdx.x);
-    const struct sw_tile_row at = sw_tile_row(a, index / blocks / heads, index / blocks % heads);
+    struct place p;
+    p.at = sw_tile_row(a, index / blocks / heads, index / blocks % heads);
     /* under a causal mask the last block is the longest: it starts first */
-    const int first = (blocks - 1 - index % blocks) * at_bytes::QUERIES;
-    if (first >= at.queries)
+    p.first = (blocks - 1 - index % blocks) * L::QUERIES;
+    if (p.first >= p.at.queries)
         return;
-    const int lane = static_cast<int>(threadIdx.x) & 31;
-    const int warp_row = static_cast<int>(threadIdx.x) / 32 * QUERIES_PER_WARP;
-    const int g = lane >> 2, t = lane & 3;
-    const int end = sw_tile_visible(a, at, min(first + at_bytes::QUERIES, at.queries) - 1);
-    const int warp_sees = sw_tile_visible(a, at, first + warp_row);
-    const uint32_t q = shared_address(shared + at_bytes::Q);
-    const uint32_t k = shared_address(shared + at_bytes::K);
-    const uint32_t v = shared_address(shared + at_bytes::V);
-    float *bias = reinterpret_cast<float *>(shared + at_bytes::BIAS);
-    const sw_bf16 *keys = sw_tile_at(a, a.k, at.first_key, a.kv_stride, at.head);
-    const sw_bf16 *values = sw_tile_at(a, a.v, at.first_key, a.kv_stride, at.head);
-
+    p.end = sw_tile_visible(a, p.at, min(p.first + L::QUERIES, p.at.queries) - 1);
+    p.lane = static_cast<int>(threadIdx.x) & 31;
+    p.warp_row = static_cast<int>(threadIdx.x) / 32 * QUERIES_PER_WARP;
     struct state<D> x = {
     };
 #pragma unroll
     for (int h = 0; h < 4; h++)
         x.greatest[h] = -INFINITY;
-    sw_tile_load<D, at_bytes::QUERIES, at_bytes::THREADS>(
-        q, sw_tile_at(a, a.q, at.first_query + first, a.q_stride, at.head), a.q_stride,
-        at.queries - first);
-    if (end > 0)
-        sw_tile_load<D, KEYS, at_bytes::THREADS>(k, keys, a.kv_stride, at.keys);
-    for (int key = 0; key < end; key += KEYS) {
-        copy_wait(); /* for keys; and everybody is done with the values before */
-        __syncthreads();
-        sw_tile_load<D, KEYS, at_bytes::THREADS>(v, values + key * a.kv_stride, a.kv_stride,
-                                                 at.keys - key);
-        sw_tile_load_bias<at_bytes::DIAGONALS, at_bytes::THREADS>(
-            bias, a, at.head,
-            key - (first + at.shift) - (at_bytes::QUERIES - 1) + a.bias_reach - 1);
-        float s[2][KEYS / 8][4] = {};
-        sw_tile_multiply_rows<D, 2, KEYS / 8>(s, sw_tile_lane_a<D>(q, warp_row, lane),
-                                              sw_tile_lane_b<D>(k, 0, lane));
-        uint32_t kept[4];
-        if (DROPOUT)
-            sw_tile_kept<KEYS / 8>(kept, job.dropout, key, first + warp_row + g + at.shift,
-                                   static_cast<uint32_t>(job.dropout.global_rows[at.row]),
-                                   job.dropout.site | static_cast<uint32_t>(at.head) << 16, lane);
-        copy_wait(); /* for values; and everybody is done with the keys */
-        __syncthreads();
-        if (key + KEYS < end)
-            sw_tile_load<D, KEYS, at_bytes::THREADS>(k, keys + (key + KEYS) * a.kv_stride,
-                                                     a.kv_stride, at.keys - key - KEYS);
-        sw_tile_add_bias<KEYS / 8>(s, job.scale_log2,
-                                   bias + 2 * t - (warp_row + g) + at_bytes::QUERIES - 1);
-        if (key + KEYS > warp_sees)
-            sw_tile_mask<KEYS / 8>(s, a, at, first + warp_row + g, key, lane);
-        softmax<D>(x, s);
-        if (DROPOUT)
-            drop(s, kept);
-        sw_tile_multiply_columns<D, 2, KEYS / 8>(x.o, s, sw_tile_lane_a<D>(v, 0, lane));
-    }
+    sw_tile_load<D, L::QUERIES, L::THREADS>(
+        shared_address(shared + L::Q),
+        sw_tile_at(a, a.q, p.at.first_query + p.first, a.q_stride, p.at.head), a.q_stride,
+        p.at.queries - p.first);
+    if (p.end > 0)
+        load_keys<D, WARPS>(a, p.at, a.k, 0, shared + L::K);
+    for (int key = 0; key < p.end; key += KEYS)
+        step<D, WARPS, DROPOUT>(x, job, p, key, shared);
     copy_wait();
     __syncthreads();
-    finish<D>(job, at, x, first + warp_row, shared + at_bytes::Q, warp_row, o, lse, lane);
+    finish<D>(job, p.at, x, p.first + p.warp_row, shared + L::Q, p.warp_row, o, lse, p.lane);
 }
 
 template <int D, int WARPS, bool DROPOUT>

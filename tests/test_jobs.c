@@ -8,7 +8,9 @@
 #include "train/loop.h"
 #include "train/space.h"
 
+#include <fcntl.h>
 #include <math.h>
+#include <time.h>
 
 struct world {
     char *at; /* a scratch directory: model, rows.jsonl, eval.jsonl, job.yaml */
@@ -327,6 +329,16 @@ static void a_finished_run_is_left_alone(void **state)
         assert_true(has(world, "done/final/marker"));
         free(metrics);
         free(after);
+        if (i == 1) { /* a final model from before the checkpoint is not this run's */
+            char *path = in(world, "done/checkpoint-4");
+            const struct timespec later[2] = {{.tv_sec = time(NULL) + 60},
+                                              {.tv_sec = time(NULL) + 60}};
+            assert_int_equal(utimensat(AT_FDCWD, path, later, 0), 0);
+            expect(world, "train @/job.yaml --resume auto --set output.dir=@/done", 0,
+                   "the model is in");
+            assert_false(has(world, "done/final/marker"));
+            free(path);
+        }
         drop(world, "done");
     }
     /* Where epochs say how long a run is, its rows do. */

@@ -8,13 +8,21 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
+/* Is there a final model, and not one from before the checkpoint, of a run that was to be shorter?
+ * Writing one again that is current does no harm. */
 static bool has_final(const struct sw_run *run)
 {
+    struct stat final, checkpoint;
     char *path = sw_run_dir_file(run->directory, "final");
-    bool exists = path != NULL && sw_file_is_directory(path);
+    bool exists = path != NULL && stat(path, &final) == 0 && S_ISDIR(final.st_mode);
     free(path);
-    return exists;
+    if (!exists || run->resumed == NULL || stat(run->resumed, &checkpoint) != 0)
+        return exists;
+    return final.st_mtim.tv_sec != checkpoint.st_mtim.tv_sec
+               ? final.st_mtim.tv_sec > checkpoint.st_mtim.tv_sec
+               : final.st_mtim.tv_nsec >= checkpoint.st_mtim.tv_nsec;
 }
 
 /* No checkpoint, with --resume auto: a run that came to its end, or one that never saved. */

@@ -1,0 +1,159 @@
+/* Groups whose members can reach each other's memory. */
+#include "kernels/comm.h"
+
+#include "base/dtype.h"
+#include "base/mem.h"
+#include "kernels/kernels.h"
+
+#include <stdlib.h>
+
+struct sw_comm {
+    const struct sw_device_ops *device;
+    int size;
+    struct sw_event **events; /* [size] */
+    struct sw_stream *streams[];
+};
+
+static void close_comm(struct sw_comm *comm)
+{
+    if (comm == NULL)
+        return;
+    for (int m = 0; comm->events != NULL && m < comm->size; m++)
+        if (comm->events[m] != NULL)
+            comm->device->event_close(comm->events[m]);
+    free(comm->events);
+    free(comm);
+}
+
+static sw_code open_comm(struct sw_comm **out, const struct sw_device_ops *device,
+                         struct sw_stream *const *streams, int size, struct sw_err *err)
+{
+    struct sw_comm *comm =
+        sw_calloc(1, (int64_t)(sizeof *comm + (size_t)size * sizeof *comm->streams));
+    if (comm == NULL)
+        return SW_FAIL(err, SW_E_MEMORY, "no memory for a group of %d ranks", size);
+    comm->device = device;
+    comm->size = size;
+    comm->events = sw_calloc(size, sizeof(struct sw_event *));
+    sw_code code = comm->events != NULL
+                       ? SW_OK
+                       : SW_FAIL(err, SW_E_MEMORY, "no memory for a group of %d ranks", size);
+    for (int m = 0; m < size && code == SW_OK; m++) {
+        comm->streams[m] = streams[m];
+        code = device->event_open(streams[m]->device, &comm->events[m], err);
+    }
+    if (code != SW_OK) {
+        close_comm(comm);
+        return code;
+    }
+    *out = comm;
+    return SW_OK;
+}
+
+/* What member `second` does from here on comes after what member `first` has been given. */
+static void order(struct sw_comm *comm, int first, int second)
+{
+    if (first == second)
+        return;
+    comm->device->event_record(comm->events[first], comm->streams[first]);
+    comm->device->event_wait(comm->events[first], comm->streams[second]);
+}
+
+/* Before and after something that one member does with everybody's memory. */
+static void gather_on(struct sw_comm *comm, int member)
+{
+    for (int m = 0; m < comm->size; m++)
+        order(comm, m, member);
+}
+
+static void release_from(struct sw_comm *comm, int member)
+{
+    for (int m = 0; m < comm->size; m++)
+        order(comm, member, m);
+}
+
+static void send_bytes(struct sw_comm *comm, int from, int to, void *destination,
+                       const void *source, int64_t bytes)
+{
+    order(comm, to, from);
+    comm->device->copy(comm->streams[from], destination, source, bytes);
+    order(comm, from, to);
+}
+
+/* Every member fetches what it lacks. */
+static void all_gather(struct sw_comm *comm, void *const *destinations, const void *const *sources,
+                       const struct sw_comm_range *ranges, int64_t element_bytes)
+{
+    gather_on(comm, 0);
+    release_from(comm, 0);
+    for (int to = 0; to < comm->size; to++)
+        for (int from = 0; from < comm->size; from++) {
+            char *place = (char *)destinations[to] + ranges[from].first * element_bytes;
+            if (ranges[from].count > 0 && place != sources[from])
+                comm->device->copy(comm->streams[to], place, sources[from],
+                                   ranges[from].count * element_bytes);
+        }
+    gather_on(comm, 0);
+    release_from(comm, 0);
+}
+
+/* The sums are made in the first member's memory, in the order of the members. */
+static void sum_on_first(struct sw_comm *comm, float *const *arrays, int64_t first, int64_t count)
+{
+    gather_on(comm, 0);
+    for (int m = 1; m < comm->size && count > 0; m++)
+        comm->device->kernels->add(comm->streams[0], arrays[0] + first, arrays[m] + first, count,
+                                   SW_F32);
+}
+
+static void reduce_scatter(struct sw_comm *comm, float *const *arrays,
+                           const struct sw_comm_range *ranges)
+{
+    for (int m = 0; m < comm->size; m++)
+        sum_on_first(comm, arrays, ranges[m].first, ranges[m].count);
+    for (int m = 1; m < comm->size; m++)
+        if (ranges[m].count > 0)
+            comm->device->copy(comm->streams[0], arrays[m] + ranges[m].first,
+                               arrays[0] + ranges[m].first,
+                               ranges[m].count * (int64_t)sizeof(float));
+    release_from(comm, 0);
+}
+
+static void broadcast(struct sw_comm *comm, int root, void *const *arrays, int64_t bytes)
+{
+    gather_on(comm, root);
+    for (int m = 0; m < comm->size; m++)
+        if (m != root && bytes > 0)
+            comm->device->copy(comm->streams[root], arrays[m], arrays[root], bytes);
+    release_from(comm, root);
+}
+
+static void all_reduce(struct sw_comm *comm, float *const *arrays, int64_t count)
+{
+    sum_on_first(comm, arrays, 0, count);
+    for (int m = 1; m < comm->size && count > 0; m++)
+        comm->device->copy(comm->streams[0], arrays[m], arrays[0], count * (int64_t)sizeof(float));
+    release_from(comm, 0);
+}
+
+static sw_code barrier(struct sw_comm *comm, struct sw_err *err)
+{
+    sw_code code = SW_OK;
+    for (int m = 0; m < comm->size; m++) {
+        sw_code one = comm->device->stream_sync(comm->streams[m], code == SW_OK ? err : NULL);
+        code = code == SW_OK ? one : code;
+    }
+    return code;
+}
+
+const struct sw_comm_ops sw_comm_local = {
+    .name = "local",
+    .open = open_comm,
+    .close = close_comm,
+    .send = send_bytes,
+    .all_gather = all_gather,
+    .reduce_scatter = reduce_scatter,
+    .all_reduce = all_reduce,
+    .broadcast = broadcast,
+    .barrier = barrier,
+};

@@ -7,16 +7,20 @@
 
 enum { VOCABULARY = 509 };
 
-static struct sw_model *make_layers(int encoder, int decoder, bool untied)
+struct shape {
+    int encoder, decoder, width, inner;
+};
+
+static struct sw_model *make(const struct shape *shape, bool untied)
 {
     char text[512];
     int bytes = snprintf(
         text, sizeof text,
-        "{\"model_type\": \"t5\", \"d_model\": 24, \"d_kv\": 8, \"d_ff\": 97, \"num_heads\": 2, "
+        "{\"model_type\": \"t5\", \"d_model\": %d, \"d_kv\": 8, \"d_ff\": %d, \"num_heads\": 2, "
         "\"num_layers\": %d, \"num_decoder_layers\": %d, \"vocab_size\": 509, "
         "\"feed_forward_proj\": \"gated-gelu\", \"decoder_start_token_id\": 0, "
         "\"tie_word_embeddings\": %s}",
-        encoder, decoder, untied ? "false" : "true");
+        shape->width, shape->inner, shape->encoder, shape->decoder, untied ? "false" : "true");
     struct sw_err err;
     sw_err_init(&err);
     struct sw_json *json;
@@ -27,9 +31,11 @@ static struct sw_model *make_layers(int encoder, int decoder, bool untied)
     return model;
 }
 
+static const struct shape TINY = {1, 1, 24, 97}, SMALL = {2, 3, 24, 97}, WIDE = {2, 3, 160, 400};
+
 struct sw_model *make_model(bool untied)
 {
-    return make_layers(2, 3, untied);
+    return make(&SMALL, untied);
 }
 
 static sw_code write_initial(struct rig *rig)
@@ -85,6 +91,11 @@ static struct sw_plan_request make_request(const struct rig *rig, const struct s
         .chunk_bytes = setup->chunk_bytes,
         .checksums = setup->verify,
         .overlap = !setup->serial,
+        .pipeline = setup->pipeline,
+        .data = setup->data,
+        .zero = setup->zero,
+        .schedule = setup->schedule,
+        .mailbox = setup->mailbox,
     };
 }
 
@@ -92,7 +103,7 @@ sw_code try_plan_rig(struct rig *rig, const struct setup *setup)
 {
     memset(rig, 0, sizeof *rig);
     sw_err_init(&rig->err);
-    rig->model = setup->tiny ? make_layers(1, 1, setup->untied) : make_model(setup->untied);
+    rig->model = make(setup->tiny ? &TINY : setup->wide ? &WIDE : &SMALL, setup->untied);
     if (setup->freeze != NULL)
         assert_ok(sw_model_freeze(rig->model, &setup->freeze, 1, &rig->err), &rig->err);
     set_optimizer(rig, setup);
@@ -119,6 +130,7 @@ sw_code try_open_rig(struct rig *rig, const struct setup *setup)
                                             .model = rig->model,
                                             .optim = rig->plan->request.optim,
                                             .device = &sw_cpu_device_ops,
+                                            .comm = &sw_comm_local,
                                             .pool = rig->pool,
                                             .seed = 11,
                                             .dropout = setup->dropout,
@@ -220,8 +232,10 @@ struct outcome train(const struct setup *setup)
     outcome.weights = read_all(&rig, &outcome.count);
     outcome.states = read_states(&rig, &outcome.state_bytes);
     /* The budget is what was allocated. */
-    assert_int_equal(sw_engine_device_bytes(rig.engine), rig.plan->total_bytes[SW_TIER_DEVICE]);
-    outcome.slots = rig.plan->weight_pools[SW_POOL_BLOCKS];
+    for (int32_t rank = 0; rank < rig.plan->ranks; rank++)
+        assert_int_equal(sw_engine_device_bytes(rig.engine, rank),
+                         rig.plan->stage[rank % rig.plan->stages].device_bytes);
+    outcome.slots = rig.plan->stage[0].weight_pools[SW_POOL_BLOCKS];
     memcpy(outcome.total_bytes, rig.plan->total_bytes, sizeof outcome.total_bytes);
     outcome.params = rig.plan->params;
     outcome.optimizer = rig.plan->optimizer;

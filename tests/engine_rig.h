@@ -24,6 +24,11 @@ struct setup {
     bool verify;
     struct sw_aio_fault *fault;
     const char *directory; /* to spill to; NULL: a scratch directory of the rig's own */
+    /* The grid; 0: 1 */
+    int pipeline, data, zero;
+    enum sw_schedule schedule;
+    bool mailbox;
+    bool wide; /* units of several blocks of the optimizers' sums, so that ranges are real */
 };
 
 struct rig {

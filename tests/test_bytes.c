@@ -91,7 +91,7 @@ static void add_weights(const struct sw_plan *plan, struct bytes *want)
 {
     const struct sw_model *model = plan->request.model;
     int64_t width = sw_dtype_bytes(plan->request.compute), later = 0;
-    int64_t slots = plan->weight_pools[SW_POOL_BLOCKS].slots;
+    int64_t slots = plan->stage[0].weight_pools[SW_POOL_BLOCKS].slots;
     for (int64_t block = model->block_count - 1; block >= 0; block--) {
         const struct sw_block *at = &model->blocks[block];
         int32_t unit = at->units[0];

@@ -57,39 +57,41 @@ struct version {
     int32_t written, added;
 };
 
-enum { USES = 2 * SW_OP_USES };
-
-/* Uses of an op: reads, then writes, then adds. */
-static int32_t uses_of(const struct sw_op *op, int32_t *resources)
+/* Use `u` of an op; its number within the program. */
+static const struct sw_use *use_of(const struct sw_program *program, const struct sw_op *op,
+                                   int32_t u)
 {
-    int32_t count = 0;
-    for (int32_t r = 0; r < op->read_count; r++)
-        resources[count++] = op->reads[r];
-    for (int32_t w = 0; w < op->write_count; w++)
-        resources[count++] = op->writes[w];
-    for (int32_t a = 0; a < op->add_count; a++)
-        resources[count++] = op->adds[a];
-    return count;
+    return &program->uses[op->first_use + u];
 }
 
-static bool is_add(const struct sw_op *op, int32_t use)
+/* What an op does to the versions of what it uses: adds first, for a write ends what was before. */
+static void note_adds(const struct sw_program *program, const struct sw_op *op, struct version *now)
 {
-    return use >= op->read_count + op->write_count;
+    for (int32_t u = 0; u < op->use_count; u++)
+        if (use_of(program, op, u)->kind == SW_USE_ADD)
+            now[use_of(program, op, u)->resource].added++;
 }
 
-/* Serial versions: what op i sees at its use u. */
+static void note_writes(const struct sw_program *program, const struct sw_op *op,
+                        struct version *now)
+{
+    for (int32_t u = 0; u < op->use_count; u++) {
+        struct version *of = &now[use_of(program, op, u)->resource];
+        if (use_of(program, op, u)->kind == SW_USE_WRITE)
+            *of = (struct version){of->written + 1, 0};
+    }
+}
+
+/* Serial versions: what each use sees. */
 static void serial_versions(const struct sw_program *program, struct version *seen)
 {
-    struct version *now = calloc((size_t)program->resource_count, sizeof *now);
+    struct version *now = calloc((size_t)program->resource_count + 1, sizeof *now);
     for (int64_t i = 0; i < program->op_count; i++) {
         const struct sw_op *op = &program->ops[i];
-        int32_t resources[USES], count = uses_of(op, resources);
-        for (int32_t u = 0; u < count; u++)
-            seen[i * USES + u] = now[resources[u]];
-        for (int32_t w = 0; w < op->write_count; w++)
-            now[op->writes[w]] = (struct version){now[op->writes[w]].written + 1, 0};
-        for (int32_t a = 0; a < op->add_count; a++)
-            now[op->adds[a]].added++;
+        for (int32_t u = 0; u < op->use_count; u++)
+            seen[op->first_use + u] = now[use_of(program, op, u)->resource];
+        note_adds(program, op, now);
+        note_writes(program, op, now);
     }
     free(now);
 }
@@ -98,47 +100,35 @@ static void serial_versions(const struct sw_program *program, struct version *se
 struct run {
     const struct sw_program *program;
     const struct version *seen;
-    struct version *now;                 /* as ops have begun; adds count when they are done */
-    int32_t *writing, *reading, *adding; /* ops under way, by resource */
-    int32_t started[SW_LANES], done[SW_LANES];
+    struct version *now;                /* as ops have begun; adds count when they are done */
+    int32_t *under_way[SW_USE_ADD + 1]; /* ops by what they do to each resource */
+    int32_t *started, *done;            /* [queue_count] */
 };
 
-static void begin_op(struct run *run, int64_t index)
+static void begin_op(struct run *run, const struct sw_op *op)
 {
-    const struct sw_op *op = &run->program->ops[index];
-    int32_t resources[USES], count = uses_of(op, resources);
-    for (int32_t u = 0; u < count; u++) {
-        struct version want = run->seen[index * USES + u], have = run->now[resources[u]];
-        assert_int_equal(run->writing[resources[u]], 0); /* I2 */
-        assert_int_equal(have.written, want.written);    /* I1 */
-        if (!is_add(op, u)) {
-            assert_int_equal(run->adding[resources[u]], 0);
+    for (int32_t u = 0; u < op->use_count; u++) {
+        const struct sw_use *use = use_of(run->program, op, u);
+        struct version want = run->seen[op->first_use + u], have = run->now[use->resource];
+        assert_int_equal(run->under_way[SW_USE_WRITE][use->resource], 0); /* I2 */
+        assert_int_equal(have.written, want.written);                     /* I1 */
+        if (use->kind != SW_USE_ADD) {
+            assert_int_equal(run->under_way[SW_USE_ADD][use->resource], 0);
             assert_int_equal(have.added, want.added);
         }
-        if (u >= op->read_count)
-            assert_int_equal(run->reading[resources[u]], 0);
+        if (use->kind != SW_USE_READ)
+            assert_int_equal(run->under_way[SW_USE_READ][use->resource], 0);
     }
-    for (int32_t r = 0; r < op->read_count; r++)
-        run->reading[op->reads[r]]++;
-    for (int32_t w = 0; w < op->write_count; w++) {
-        run->writing[op->writes[w]]++;
-        run->now[op->writes[w]] = (struct version){run->now[op->writes[w]].written + 1, 0};
-    }
-    for (int32_t a = 0; a < op->add_count; a++)
-        run->adding[op->adds[a]]++;
+    for (int32_t u = 0; u < op->use_count; u++)
+        run->under_way[use_of(run->program, op, u)->kind][use_of(run->program, op, u)->resource]++;
+    note_writes(run->program, op, run->now);
 }
 
-static void end_op(struct run *run, int64_t index)
+static void end_op(struct run *run, const struct sw_op *op)
 {
-    const struct sw_op *op = &run->program->ops[index];
-    for (int32_t r = 0; r < op->read_count; r++)
-        run->reading[op->reads[r]]--;
-    for (int32_t w = 0; w < op->write_count; w++)
-        run->writing[op->writes[w]]--;
-    for (int32_t a = 0; a < op->add_count; a++) {
-        run->adding[op->adds[a]]--;
-        run->now[op->adds[a]].added++;
-    }
+    for (int32_t u = 0; u < op->use_count; u++)
+        run->under_way[use_of(run->program, op, u)->kind][use_of(run->program, op, u)->resource]--;
+    note_adds(run->program, op, run->now);
 }
 
 static bool is_ready(const struct run *run, const struct sw_op *op)
@@ -151,50 +141,63 @@ static bool is_ready(const struct run *run, const struct sw_op *op)
     return true;
 }
 
+/* One turn: a queue ends an op or starts one. False: it can do neither. */
+static bool turn_queue(struct run *run, int32_t index, bool prefer_end)
+{
+    const struct sw_queue *queue = &run->program->queues[index];
+    int32_t flying = run->started[index] - run->done[index];
+    int32_t depth = index % SW_LANES >= SW_LANE_STATE_READ ? 4 : 1;
+    const struct sw_op *next = run->started[index] < queue->count && flying < depth
+                                   ? &run->program->ops[queue->ops[run->started[index]]]
+                                   : NULL;
+    bool starts = next != NULL && is_ready(run, next);
+    if (flying > 0 && (prefer_end || !starts)) {
+        end_op(run, &run->program->ops[queue->ops[run->done[index]++]]);
+        return true;
+    }
+    if (!starts)
+        return false;
+    begin_op(run, next);
+    run->started[index]++;
+    return true;
+}
+
 /* Start and finish ops in a random order that waits and lanes allow; several are in flight, of the
  * drives' lanes up to 4 each. */
 static void run_randomly(const struct sw_program *program, const struct version *seen,
                          uint32_t seed)
 {
-    size_t resources = (size_t)program->resource_count;
+    size_t resources = (size_t)program->resource_count + 1;
     struct run run = {.program = program,
                       .seen = seen,
                       .now = calloc(resources, sizeof *run.now),
-                      .writing = calloc(resources, sizeof *run.writing),
-                      .reading = calloc(resources, sizeof *run.reading),
-                      .adding = calloc(resources, sizeof *run.adding)};
-    int64_t left = program->op_count;
+                      .started = calloc((size_t)program->queue_count, sizeof *run.started),
+                      .done = calloc((size_t)program->queue_count, sizeof *run.done)};
+    for (int kind = 0; kind <= SW_USE_ADD; kind++)
+        run.under_way[kind] = calloc(resources, sizeof(int32_t));
     const uint32_t key[2] = {seed, 7};
-    assert_int_equal(program->queue_count, SW_LANES);
+    int64_t left = 2 * program->op_count; /* begins and ends */
     for (uint32_t turn = 0; left > 0; turn++) {
-        assert_true(turn < 10000000); /* I3 */
         uint32_t words[4];
         sw_philox(key, (const uint32_t[4]){turn, 0, 0, 0}, words);
-        int lane = (int)(words[0] % SW_LANES);
-        int32_t flying = run.started[lane] - run.done[lane];
-        if (flying > 0 && words[1] % 2 == 0) {
-            end_op(&run, program->queues[lane].ops[run.done[lane]++]);
-            left--;
-            continue;
-        }
-        if (run.started[lane] == program->queues[lane].count ||
-            flying >= (lane >= SW_LANE_STATE_READ ? 4 : 1))
-            continue;
-        int64_t index = program->queues[lane].ops[run.started[lane]];
-        if (!is_ready(&run, &program->ops[index]))
-            continue;
-        begin_op(&run, index);
-        run.started[lane]++;
+        int32_t first = (int32_t)(words[0] % (uint32_t)program->queue_count);
+        int32_t tried = 0;
+        while (tried < program->queue_count &&
+               !turn_queue(&run, (first + tried) % program->queue_count, words[1] % 2 == 0))
+            tried++;
+        assert_true(tried < program->queue_count); /* I3 */
+        left--;
     }
     free(run.now);
-    free(run.writing);
-    free(run.reading);
-    free(run.adding);
+    free(run.started);
+    free(run.done);
+    for (int kind = 0; kind <= SW_USE_ADD; kind++)
+        free(run.under_way[kind]);
 }
 
 static void check_program(const struct sw_program *program)
 {
-    struct version *seen = calloc((size_t)program->op_count * USES + 1, sizeof *seen);
+    struct version *seen = calloc((size_t)program->use_count + 1, sizeof *seen);
     serial_versions(program, seen);
     for (uint32_t seed = 0; seed < 4; seed++)
         run_randomly(program, seen, seed);
@@ -230,6 +233,110 @@ static void programs_hold_their_invariants(void **state)
         sw_plan_free(plan);
         sw_model_close(model);
     }
+}
+
+/* The same over grids, schedules, stages of ZeRO and homes, chosen at random. */
+static void so_they_do_over_grids(void **state)
+{
+    (void)state;
+    struct sw_optim_settings optim;
+    sw_optim_settings_init(&optim, SW_OPTIM_ADAMW);
+    struct sw_model *model = make_model(4, 4, true);
+    static const enum sw_tier tiers[] = {SW_TIER_AUTO, SW_TIER_HOST, SW_TIER_NVME};
+    for (uint32_t seed = 0; seed < 24; seed++) {
+        uint32_t words[4];
+        sw_philox((const uint32_t[2]){seed, 3}, (const uint32_t[4]){0, 0, 0, 0}, words);
+        struct sw_plan *plan;
+        struct sw_err err;
+        sw_err_init(&err);
+        bool layered = words[0] % 3 == 0;
+        struct sw_plan_request request = {
+            .model = model,
+            .optim = &optim,
+            .kernels = &sw_cpu_kernels,
+            .purpose = SW_FOR_TRAINING,
+            .compute = SW_F32,
+            .global_batch = 12,
+            .micro_batch = 1 + words[0] / 3 % 3,
+            .source_length = 12,
+            .target_length = 7,
+            .pipeline = 1 + (int32_t)(words[1] % 8),
+            .data = 1 + (int32_t)(words[1] / 8 % 4),
+            .zero = (int)(words[2] % 4),
+            .schedule = (enum sw_schedule)(SW_SCHEDULE_LAYERED + words[0] % 3),
+            .params = layered ? tiers[words[2] / 4 % 3] : SW_TIER_AUTO,
+            .optimizer = tiers[words[2] / 12 % 3],
+            .grads = layered ? tiers[words[2] / 36 % 3] : SW_TIER_AUTO,
+            .activations = tiers[words[3] % 3],
+            .chunk_bytes = 4096,
+            .nvme_bytes = 1 << 30,
+            .nvme_directories = 1,
+            .mailbox = words[3] / 3 % 2 == 0,
+            .overlap = true,
+        };
+        assert_ok(sw_plan_make(&plan, &request, &err), &err);
+        check_program(plan->step);
+        check_program(plan->drain);
+        check_program(plan->evaluation);
+        sw_plan_free(plan);
+    }
+    sw_model_close(model);
+}
+
+static void one_a_block(const struct sw_op *op, void *context, struct sw_op_cost *out)
+{
+    const struct sw_model *model = context;
+    bool layer = op->block >= 0 && (model->blocks[op->block].kind == SW_BLOCK_ENCODER ||
+                                    model->blocks[op->block].kind == SW_BLOCK_DECODER);
+    out->seconds = !layer ? 0 : op->kind == SW_OP_FORWARD ? 1 : op->kind == SW_OP_BACKWARD ? 2 : 0;
+}
+
+/* With equal blocks a pass of `layered` idles (stages - 1) blocks of a micro-batch; `gpipe` and
+ * `1f1b` the share (stages - 1) / (micro-batches + stages - 1). */
+static void the_bubble_is_as_it_should(void **state)
+{
+    (void)state;
+    struct sw_optim_settings optim;
+    sw_optim_settings_init(&optim, SW_OPTIM_ADAMW);
+    struct sw_model *model = make_model(6, 6, true);
+    for (int32_t stages = 1; stages <= 6; stages++) {
+        if (12 % stages != 0)
+            continue;
+        for (int64_t m = stages; m <= 12; m += 3)
+            for (int s = SW_SCHEDULE_LAYERED; s <= SW_SCHEDULE_GPIPE; s++) {
+                struct sw_err err;
+                sw_err_init(&err);
+                struct sw_plan *plan;
+                const struct sw_plan_request request = {.model = model,
+                                                        .optim = &optim,
+                                                        .kernels = &sw_cpu_kernels,
+                                                        .purpose = SW_FOR_TRAINING,
+                                                        .compute = SW_F32,
+                                                        .global_batch = m,
+                                                        .micro_batch = 1,
+                                                        .source_length = 12,
+                                                        .target_length = 8,
+                                                        .pipeline = stages,
+                                                        .schedule = (enum sw_schedule)s,
+                                                        .overlap = true};
+                assert_ok(sw_plan_make(&plan, &request, &err), &err);
+                for (int32_t stage = 0; stage < stages; stage++)
+                    assert_int_equal(plan->stage[stage].layers, 12 / stages);
+                struct sw_simulation simulation = {0};
+                assert_ok(
+                    sw_program_simulate(plan->step, one_a_block, model, true, &simulation, &err),
+                    &err);
+                double layers = 12.0 / stages, work = 3 * layers * (double)m;
+                double bubble =
+                    s == SW_SCHEDULE_LAYERED ? 3.0 * (stages - 1) : 3.0 * layers * (stages - 1);
+                if (simulation.makespan_seconds != work + bubble)
+                    fail_msg("%s, %d stages, %d micro-batches: %g, not %g + %g",
+                             sw_schedule_name((enum sw_schedule)s), (int)stages, (int)m,
+                             simulation.makespan_seconds, work, bubble);
+                sw_plan_free(plan);
+            }
+    }
+    sw_model_close(model);
 }
 
 /* A unit is stepped once a step, and every micro-batch passes every block both ways. */
@@ -269,7 +376,7 @@ static void simulation_adds_up(void **state)
     sw_optim_settings_init(&optim, SW_OPTIM_ADAMW);
     struct sw_model *model = make_model(2, 2, true);
     struct sw_plan *plan = make_plan(model, &optim, SW_FOR_TRAINING, 2, false);
-    struct sw_simulation serial, overlapped;
+    struct sw_simulation serial = {0}, overlapped = {0};
     assert_ok(sw_program_simulate(plan->step, one_second, NULL, false, &serial, &err), &err);
     assert_ok(sw_program_simulate(plan->step, one_second, NULL, true, &overlapped, &err), &err);
     double sum = serial.busy_seconds[SW_LANE_COMPUTE] + serial.busy_seconds[SW_LANE_OPTIMIZER];
@@ -305,6 +412,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(programs_hold_their_invariants),
+        cmocka_unit_test(so_they_do_over_grids),
+        cmocka_unit_test(the_bubble_is_as_it_should),
         cmocka_unit_test(a_step_has_the_ops_it_should),
         cmocka_unit_test(simulation_adds_up),
         cmocka_unit_test(what_does_not_fit_is_refused_with_numbers),

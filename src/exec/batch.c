@@ -70,37 +70,65 @@ static void fill_slot(struct sw_engine *engine, struct sw_batch_slot *slot,
         }
         labels += row->target_length;
         target += row->target_length;
-        global_rows[i] = batch->global_rows != NULL ? batch->global_rows[i] : (int32_t)i;
+        global_rows[i] = batch->global_rows[i];
     }
     slot->filled = true;
 }
 
-void sw_engine_fill_batches(struct sw_engine *engine, const struct sw_batch *batch, float smoothing)
+/* A rank's share: its replica's rows, cut into micro-batches. */
+static void fill_rank(struct sw_engine *engine, struct sw_engine_rank *rank,
+                      const struct sw_batch *batch, int64_t first_target, float smoothing)
 {
     int64_t rows = engine->plan->bounds.rows;
-    engine->batch_count = (batch->count + rows - 1) / rows;
-    sw_assert(engine->batch_count <= engine->plan->microbatches);
+    rank->batch_count = (batch->count + rows - 1) / rows;
+    sw_assert(rank->batch_count <= engine->plan->microbatches);
     for (int64_t m = 0; m < engine->plan->microbatches; m++) {
-        struct sw_batch_slot *slot = &engine->batches[m];
+        struct sw_batch_slot *slot = &rank->batches[m];
         slot->filled = false;
-        if (m >= engine->batch_count)
+        if (m >= rank->batch_count)
             continue;
         int64_t first = m * rows, left = batch->count - first;
         const struct sw_batch part = {
             .rows = batch->rows + first,
-            .global_rows = batch->global_rows != NULL ? batch->global_rows + first : NULL,
+            .global_rows = batch->global_rows + first,
             .count = left < rows ? left : rows,
         };
         fill_slot(engine, slot, &part);
+        slot->first_target = first_target;
+        first_target += slot->view.target.tokens;
         slot->view.loss_scale = 1.0f / (float)engine->target_tokens;
         slot->view.smoothing = smoothing;
     }
 }
 
-sw_code sw_engine_copy_batch(struct sw_engine *engine, int32_t microbatch, struct sw_err *err)
+/* Rows go to replicas in equal parts, as far as they go; the last ones may get fewer, or none. */
+void sw_engine_fill_batches(struct sw_engine *engine, const struct sw_batch *batch, float smoothing)
 {
-    struct sw_batch_slot *slot = &engine->batches[microbatch];
-    struct sw_stream *stream = engine->streams[SW_LANE_H2D];
+    int64_t replicas = engine->plan->replicas, share = (batch->count + replicas - 1) / replicas;
+    int64_t first_target = 0;
+    for (int32_t d = 0; d < replicas; d++) {
+        int64_t first = d * share, left = batch->count - first;
+        int64_t count = left < 0 ? 0 : left < share ? left : share;
+        const struct sw_batch part = {
+            .rows = batch->rows + (count > 0 ? first : 0),
+            .global_rows = engine->row_numbers + (count > 0 ? first : 0),
+            .count = count,
+        };
+        for (int64_t i = 0; i < count; i++)
+            engine->row_numbers[first + i] =
+                batch->global_rows != NULL ? batch->global_rows[first + i] : (int32_t)(first + i);
+        for (int32_t stage = 0; stage < engine->plan->stages; stage++)
+            fill_rank(engine, &engine->ranks[sw_plan_rank(engine->plan, stage, d)], &part,
+                      first_target, smoothing);
+        for (int64_t i = 0; i < count; i++)
+            first_target += part.rows[i].target_length;
+    }
+}
+
+sw_code sw_engine_copy_batch(struct sw_engine *engine, const struct sw_op *op, struct sw_err *err)
+{
+    struct sw_batch_slot *slot = &sw_engine_rank_of(engine, op)->batches[op->microbatch];
+    struct sw_stream *stream = sw_engine_stream(engine, op);
     engine->device_ops->copy(stream, slot->device, slot->staging, slot->used_bytes);
     return engine->device_ops->stream_sync(stream, err);
 }

@@ -9,21 +9,74 @@
 
 enum { TRACED_OPS = 1 << 18 };
 
-static sw_code open_streams(struct sw_engine *engine, struct sw_err *err)
+static sw_code open_streams(struct sw_engine *engine, struct sw_engine_rank *rank,
+                            struct sw_err *err)
 {
     static const struct {
         enum sw_lane lane;
         enum sw_stream_kind kind;
     } streams[] = {{SW_LANE_COMPUTE, SW_STREAM_COMPUTE},
+                   {SW_LANE_ENDS, SW_STREAM_COMPUTE},
                    {SW_LANE_H2D, SW_STREAM_H2D},
-                   {SW_LANE_D2H, SW_STREAM_D2H}};
+                   {SW_LANE_D2H, SW_STREAM_D2H},
+                   {SW_LANE_SEND, SW_STREAM_SEND},
+                   {SW_LANE_RECV, SW_STREAM_RECV},
+                   {SW_LANE_COLLECTIVE, SW_STREAM_COLLECTIVE}};
     for (size_t i = 0; i < sizeof streams / sizeof *streams; i++) {
-        sw_code code = engine->device_ops->stream_open(engine->device, streams[i].kind,
-                                                       &engine->streams[streams[i].lane], err);
+        sw_code code = engine->device_ops->stream_open(rank->device, streams[i].kind,
+                                                       &rank->streams[streams[i].lane], err);
         if (code != SW_OK)
             return code;
     }
     return SW_OK;
+}
+
+static sw_code open_ranks(struct sw_engine *engine, struct sw_err *err)
+{
+    const struct sw_plan *plan = engine->plan;
+    engine->ranks = sw_calloc(plan->ranks, sizeof *engine->ranks);
+    engine->store.ranks = sw_calloc(plan->ranks, sizeof *engine->store.ranks);
+    if (engine->ranks == NULL || engine->store.ranks == NULL)
+        return SW_FAIL(err, SW_E_MEMORY, "no memory for the engine");
+    sw_code code = SW_OK;
+    for (int32_t r = 0; r < plan->ranks && code == SW_OK; r++) {
+        struct sw_engine_rank *rank = &engine->ranks[r];
+        const struct sw_device_config device = {
+            .physical_index = engine->config.devices != NULL ? engine->config.devices[r] : 0,
+            .memory_bytes = plan->request.device_memory_bytes,
+            .pool = engine->config.pool};
+        rank->stage = r % plan->stages;
+        rank->replica = r / plan->stages;
+        code = engine->device_ops->open(&rank->device, &device, err);
+        if (code == SW_OK)
+            code = open_streams(engine, rank, err);
+        engine->store.ranks[r].device = rank->device;
+        engine->store.ranks[r].load_stream = rank->streams[SW_LANE_H2D];
+        if (code != SW_OK && plan->ranks > 1)
+            (void)sw_err_while(err, "opening the device of rank %d", (int)r);
+    }
+    return code;
+}
+
+/* Groups of the replicas of each stage. */
+static sw_code open_comms(struct sw_engine *engine, struct sw_err *err)
+{
+    const struct sw_plan *plan = engine->plan;
+    if (plan->replicas == 1)
+        return SW_OK;
+    engine->replica_comms = sw_calloc(plan->stages, sizeof(struct sw_comm *));
+    struct sw_stream **streams = sw_calloc(plan->replicas, sizeof(struct sw_stream *));
+    sw_code code = engine->replica_comms != NULL && streams != NULL
+                       ? SW_OK
+                       : SW_FAIL(err, SW_E_MEMORY, "no memory for the engine");
+    for (int32_t stage = 0; stage < plan->stages && code == SW_OK; stage++) {
+        for (int32_t d = 0; d < plan->replicas; d++)
+            streams[d] = engine->ranks[sw_plan_rank(plan, stage, d)].streams[SW_LANE_COLLECTIVE];
+        code = engine->config.comm->open(&engine->replica_comms[stage], engine->device_ops, streams,
+                                         plan->replicas, err);
+    }
+    free(streams);
+    return code;
 }
 
 static sw_code open_executor(struct sw_engine *engine, struct sw_err *err)
@@ -35,7 +88,7 @@ static sw_code open_executor(struct sw_engine *engine, struct sw_err *err)
         .deep = 1U << SW_LANE_STATE_READ | 1U << SW_LANE_STATE_WRITE | 1U << SW_LANE_FETCH |
                 1U << SW_LANE_SPILL,
         .context = engine,
-        .ranks = 1,
+        .ranks = engine->plan->ranks,
         .overlap = engine->config.overlap,
     };
     return sw_executor_open(&engine->executor, &config, err);
@@ -52,18 +105,11 @@ sw_code sw_engine_open(struct sw_engine **out, const struct sw_engine_config *co
     engine->model = config->model;
     engine->device_ops = config->device;
     engine->last_end_seconds = -1;
-    const struct sw_device_config device = {.physical_index = config->device_index,
-                                            .memory_bytes =
-                                                config->plan->request.device_memory_bytes,
-                                            .pool = config->pool};
-    sw_code code = config->device->open(&engine->device, &device, err);
+    engine->store =
+        (struct sw_store){.plan = engine->plan, .ops = engine->device_ops, .pool = config->pool};
+    sw_code code = open_ranks(engine, err);
     if (code == SW_OK)
-        code = open_streams(engine, err);
-    engine->store = (struct sw_store){.plan = engine->plan,
-                                      .ops = engine->device_ops,
-                                      .device = engine->device,
-                                      .load_stream = engine->streams[SW_LANE_H2D],
-                                      .pool = config->pool};
+        code = open_comms(engine, err);
     if (code == SW_OK)
         code = sw_engine_alloc(engine, err);
     if (code == SW_OK)
@@ -76,6 +122,23 @@ sw_code sw_engine_open(struct sw_engine **out, const struct sw_engine_config *co
     return SW_OK;
 }
 
+static void close_rank(struct sw_engine *engine, struct sw_engine_rank *rank)
+{
+    for (int i = 0; i < SW_LANES; i++)
+        if (rank->streams[i] != NULL)
+            engine->device_ops->stream_close(rank->streams[i]);
+    if (rank->device != NULL)
+        engine->device_ops->close(rank->device);
+    free(rank->batches);
+    free(rank->activations);
+    free(rank->contexts);
+    free(rank->gradients);
+    free(rank->encoder_gradients);
+    free(rank->mailboxes);
+    free(rank->bias_gradients);
+    free(rank->bias_partials);
+}
+
 void sw_engine_close(struct sw_engine *engine)
 {
     if (engine == NULL)
@@ -83,18 +146,15 @@ void sw_engine_close(struct sw_engine *engine)
     sw_memory_unseal();
     sw_executor_close(engine->executor);
     sw_generation_close(engine);
+    for (int32_t i = 0; engine->replica_comms != NULL && i < engine->plan->stages; i++)
+        if (engine->replica_comms[i] != NULL)
+            engine->config.comm->close(engine->replica_comms[i]);
+    free(engine->replica_comms);
     sw_store_close(&engine->store);
-    for (int i = 0; i < SW_LANES; i++)
-        if (engine->streams[i] != NULL)
-            engine->device_ops->stream_close(engine->streams[i]);
-    if (engine->device != NULL)
-        engine->device_ops->close(engine->device);
-    free(engine->batches);
-    free(engine->activations);
-    free(engine->contexts);
-    free(engine->gradients);
-    free(engine->encoder_gradients);
-    free(engine->bias_partials);
+    for (int32_t r = 0; engine->ranks != NULL && r < engine->plan->ranks; r++)
+        close_rank(engine, &engine->ranks[r]);
+    free(engine->ranks);
+    free(engine->row_numbers);
     free(engine->partials);
     free(engine->partial_start);
     free(engine);
@@ -122,9 +182,9 @@ void sw_engine_set_updates(struct sw_engine *engine, int64_t updates)
     engine->update.number = updates;
 }
 
-int64_t sw_engine_device_bytes(const struct sw_engine *engine)
+int64_t sw_engine_device_bytes(const struct sw_engine *engine, int32_t rank)
 {
-    return engine->device_ops->high_water_bytes(engine->device);
+    return engine->device_ops->high_water_bytes(engine->ranks[rank].device);
 }
 
 int64_t sw_engine_sealed_bytes(const struct sw_engine *engine)
@@ -152,18 +212,32 @@ static sw_code run(struct sw_engine *engine, const struct sw_program *program, s
     return code;
 }
 
+/* The head is on stage 0 of every replica; sums in their order. */
 static sw_code read_loss(struct sw_engine *engine, double *out, struct sw_err *err)
 {
-    struct sw_stream *stream = engine->streams[SW_LANE_D2H];
-    engine->device_ops->copy(stream, out, engine->loss_sum, (int64_t)sizeof *out);
-    return engine->device_ops->stream_sync(stream, err);
+    sw_code code = SW_OK;
+    *out = 0;
+    for (int32_t d = 0; d < engine->plan->replicas && code == SW_OK; d++) {
+        struct sw_engine_rank *rank = &engine->ranks[sw_plan_rank(engine->plan, 0, d)];
+        struct sw_stream *stream = rank->streams[SW_LANE_D2H];
+        double sum = 0;
+        engine->device_ops->copy(stream, &sum, rank->loss_sum, (int64_t)sizeof sum);
+        code = engine->device_ops->stream_sync(stream, err);
+        *out += sum;
+    }
+    return code;
 }
 
 static sw_code clear_loss(struct sw_engine *engine, struct sw_err *err)
 {
-    struct sw_stream *stream = engine->streams[SW_LANE_COMPUTE];
-    engine->device_ops->zero(stream, engine->loss_sum, (int64_t)sizeof(double));
-    return engine->device_ops->stream_sync(stream, err);
+    sw_code code = SW_OK;
+    for (int32_t d = 0; d < engine->plan->replicas && code == SW_OK; d++) {
+        struct sw_engine_rank *rank = &engine->ranks[sw_plan_rank(engine->plan, 0, d)];
+        struct sw_stream *stream = rank->streams[SW_LANE_COMPUTE];
+        engine->device_ops->zero(stream, rank->loss_sum, (int64_t)sizeof(double));
+        code = engine->device_ops->stream_sync(stream, err);
+    }
+    return code;
 }
 
 /* Micro-batches longer than the plan's bounds would not fit their memory. */
@@ -315,7 +389,8 @@ sw_code sw_engine_evaluate(struct sw_engine *engine, const struct sw_batch *batc
     engine->dropout = 0;
     engine->target_tokens = batch->target_tokens;
     engine->last_end_seconds = -1;
-    int64_t rows = engine->plan->bounds.rows * engine->plan->microbatches, sum_tokens = 0;
+    int64_t rows = engine->plan->bounds.rows * engine->plan->microbatches * engine->plan->replicas;
+    int64_t sum_tokens = 0;
     engine->logits = logits;
     begin_diagnosis(engine);
     for (int64_t first = 0; first < batch->count && code == SW_OK; first += rows) {
@@ -324,8 +399,11 @@ sw_code sw_engine_evaluate(struct sw_engine *engine, const struct sw_batch *batc
                                                                            : rows};
         sw_engine_fill_batches(engine, &part, 0.0f);
         code = run(engine, engine->plan->evaluation, err);
+        int64_t before = sum_tokens;
         for (int64_t i = 0; i < part.count; i++)
             sum_tokens += part.rows[i].target_length;
+        if (engine->logits != NULL)
+            engine->logits += (sum_tokens - before) * engine->model->t5.vocab_size;
     }
     engine->logits = NULL;
     double sum = 0;

@@ -11,6 +11,7 @@
 
 #include "data/row.h"
 #include "io/spill.h"
+#include "kernels/comm.h"
 #include "kernels/device.h"
 #include "model/spec.h"
 #include "optim/optim.h"
@@ -24,12 +25,14 @@ struct sw_engine_config {
     const struct sw_model *model;
     const struct sw_optim_settings *optim; /* NULL: no training, only evaluate and generate */
     const struct sw_device_ops *device;
+    const struct sw_comm_ops *comm; /* NULL with one rank */
     struct sw_pool *pool;
-    int device_index; /* which of the physical devices */
-    uint64_t seed;    /* of dropout */
-    float dropout;    /* in training */
-    float smoothing;  /* label smoothing, in training */
-    bool overlap;     /* lanes run at the same time; false: one op after the other */
+    const int32_t
+        *devices;    /* [plan->ranks] physical device of each rank; NULL: the first for all */
+    uint64_t seed;   /* of dropout */
+    float dropout;   /* in training */
+    float smoothing; /* label smoothing, in training */
+    bool overlap;    /* lanes run at the same time; false: one op after the other */
     /* Directories and settings for what the plan puts on drives; its capacity is the plan's. NULL:
      * none. Used while the engine is opened. */
     const struct sw_spill_config *spill;
@@ -62,10 +65,10 @@ sw_code sw_engine_start(struct sw_engine *engine, struct sw_err *err) SW_WARN_UN
  * before the first step. */
 int64_t sw_engine_updates(const struct sw_engine *engine);
 void sw_engine_set_updates(struct sw_engine *engine, int64_t updates);
-/* Highest device memory so far. */
-int64_t sw_engine_device_bytes(const struct sw_engine *engine);
 /* Memory of the process when the engine was started (sw_memory_process_bytes()). */
 int64_t sw_engine_sealed_bytes(const struct sw_engine *engine);
+/* Highest device memory of a rank so far. */
+int64_t sw_engine_device_bytes(const struct sw_engine *engine, int32_t rank);
 /* Bytes that went from and to drives since the engine was opened; zero without any. */
 void sw_engine_io(const struct sw_engine *engine, struct sw_spill_counters *out);
 

@@ -23,7 +23,7 @@ struct sw_generation {
 
 static sw_code get(struct sw_engine *engine, int64_t bytes, void *out, struct sw_err *err)
 {
-    return sw_store_alloc_device(&engine->store, bytes, out, err);
+    return sw_store_alloc_device(&engine->store, 0, bytes, out, err);
 }
 
 static sw_code alloc_caches(struct sw_engine *engine, struct sw_generation *g, struct sw_err *err)
@@ -88,7 +88,7 @@ void sw_generation_close(struct sw_engine *engine)
 static sw_code copy_index(struct sw_engine *engine, struct sw_err *err)
 {
     struct sw_generation *g = engine->generation;
-    struct sw_stream *stream = engine->streams[SW_LANE_COMPUTE];
+    struct sw_stream *stream = engine->ranks[0].streams[SW_LANE_COMPUTE];
     engine->device_ops->copy(stream, g->device_index, g->host_index, g->sizes.index_bytes);
     return engine->device_ops->stream_sync(stream, err);
 }
@@ -119,12 +119,12 @@ sw_code sw_engine_generate_begin(struct sw_engine *engine, const struct sw_row *
     engine->diagnosing = true;
     engine->nonfinite_block = -1;
     sw_engine_fill_batches(engine, &batch, 0.0f);
-    const struct sw_rows *source = &engine->batches[0].view.source;
+    const struct sw_rows *source = &engine->ranks[0].batches[0].view.source;
     g->run = (struct sw_decode_run){
-        .stream = engine->streams[SW_LANE_COMPUTE],
+        .stream = engine->ranks[0].streams[SW_LANE_COMPUTE],
         .kernels = engine->device_ops->kernels,
         .model = engine->model,
-        .tables = &engine->tables,
+        .tables = &engine->ranks[0].tables,
         .dtype = engine->plan->request.compute,
         .bounds = g->bounds,
         .index = &g->device,
@@ -168,7 +168,7 @@ sw_code sw_engine_generate_step(struct sw_engine *engine, const int32_t *tokens,
                                 struct sw_err *err)
 {
     struct sw_generation *g = engine->generation;
-    struct sw_stream *stream = engine->streams[SW_LANE_COMPUTE];
+    struct sw_stream *stream = engine->ranks[0].streams[SW_LANE_COMPUTE];
     g->run.position++;
     g->run.reorder =
         sw_decode_index_step(&g->host, &g->bounds, g->run.rows, g->run.position, tokens, parents);
@@ -193,16 +193,15 @@ sw_code sw_generation_run_op(struct sw_engine *engine, const struct sw_op *op, s
         for (int i = 0; i < SW_BLOCK_UNITS; i++) {
             int32_t unit = engine->model->blocks[op->block].units[i];
             if (unit >= 0)
-                run.weights[i] = sw_store_weights(
-                    &engine->store, unit, unit == engine->model->common_unit ? -1 : op->weights);
+                run.weights[i] = sw_store_weights(&engine->store, 0, unit, op->weights);
         }
     switch (op->kind) {
     case SW_OP_DECODE_BEGIN:
-        run.weights[1] = sw_store_weights(&engine->store, engine->model->common_unit, -1);
+        run.weights[1] = sw_store_weights(&engine->store, 0, engine->model->common_unit, -1);
         sw_decode_begin(&run);
         break;
     case SW_OP_DECODE_CROSS: {
-        run.encoder_output = engine->activations[op->memory];
+        run.encoder_output = engine->ranks[0].activations[op->memory];
         run.cross = g->cross[op->block];
         sw_decode_cross(&run);
         break;

@@ -5,13 +5,17 @@
 #include "exec/engine.h"
 #include "exec/executor.h"
 #include "exec/store.h"
+#include "kernels/comm.h"
+
+#include <stdatomic.h>
 
 /* One micro-batch's place: device arrays and their staging copy. */
 struct sw_batch_slot {
     struct sw_microbatch view; /* what blocks get */
     char *device, *staging;    /* plan->batch_bytes each */
     int64_t used_bytes;
-    bool filled; /* false: this step has fewer micro-batches */
+    int64_t first_target; /* target tokens of the batch before this one's */
+    bool filled;          /* false: this step has fewer micro-batches */
 };
 
 /* Transfers of an op under way. */
@@ -20,38 +24,48 @@ struct sw_op_tickets {
     int count;
 };
 
+/* What a rank computes in. */
+struct sw_engine_rank {
+    int32_t stage, replica;
+    struct sw_device *device;
+    struct sw_stream *streams[SW_LANES];   /* of lanes that use one; NULL else */
+    struct sw_batch_slot *batches;         /* [microbatches] */
+    int64_t batch_count;                   /* filled ones */
+    void **activations;                    /* by slot */
+    void *recomputed;                      /* output of a block that is run again */
+    void **contexts;                       /* by slot */
+    void **gradients, **encoder_gradients; /* [microbatches] */
+    char **mailboxes;                      /* host memory; NULL: none */
+    void *workspace, *ends_workspace;
+    struct sw_model_tables tables;
+    float **bias_gradients; /* [block_count] of expanded bias tables, while a block's backward runs;
+                               NULL where it has none, or is on another stage */
+    float **bias_partials;  /* [block_count]; on stage 0 of all blocks */
+    double *loss_sum;       /* device */
+};
+
 struct sw_engine {
     struct sw_engine_config config;
     const struct sw_plan *plan;
     const struct sw_model *model;
     const struct sw_device_ops *device_ops;
-    struct sw_device *device;
-    struct sw_stream *streams[SW_LANES]; /* of lanes that use one; NULL else */
+    struct sw_engine_rank *ranks;   /* owned [plan->ranks] */
+    struct sw_comm **replica_comms; /* owned [stages] the replicas of a stage; NULL: one of them */
     struct sw_executor *executor;
     struct sw_store store;
     struct sw_op_tickets tickets[SW_LANES][SW_EXECUTOR_DEPTH];
-    struct sw_batch_slot *batches;         /* [microbatches] */
-    int64_t batch_count;                   /* filled ones */
-    void **activations;                    /* by slot */
-    void *recomputed;                      /* output of a block that is run again */
-    void **contexts;                       /* [context slots] */
-    void **gradients, **encoder_gradients; /* [microbatches] */
-    void *workspace;
-    struct sw_model_tables tables;
-    float *bias_gradient;   /* of the block whose backward runs */
-    float **bias_partials;  /* [block_count]; NULL where a block has no bias table */
-    double *loss_sum;       /* device */
     double *partials;       /* [sum over units of their norm partials] */
     int64_t *partial_start; /* [unit_count] */
 
     /* the step in progress */
     bool training;
     bool diagnosing; /* look for the first block whose output is not finite: nonfinite_block */
-    int32_t nonfinite_block;
+    _Atomic int32_t nonfinite_block;
     float dropout;
     uint32_t dropout_key[2];
     int64_t target_tokens;
-    float *logits; /* where the next HEAD writes; evaluation only */
+    int32_t *row_numbers; /* owned [rows of all micro-batches and replicas] */
+    float *logits;        /* of the batch at hand, where HEADs write; evaluation only */
     double busy_seconds[SW_LANES];
 
     /* the window */
@@ -67,6 +81,18 @@ struct sw_engine {
     struct sw_generation *generation;
 };
 
+static inline struct sw_engine_rank *sw_engine_rank_of(const struct sw_engine *engine,
+                                                       const struct sw_op *op)
+{
+    return &engine->ranks[op->rank];
+}
+
+static inline struct sw_stream *sw_engine_stream(const struct sw_engine *engine,
+                                                 const struct sw_op *op)
+{
+    return engine->ranks[op->rank].streams[op->lane];
+}
+
 static inline bool sw_engine_early(const struct sw_engine *engine)
 {
     return engine->config.optim != NULL && engine->config.optim->early_step;
@@ -78,7 +104,7 @@ sw_code sw_engine_alloc(struct sw_engine *engine, struct sw_err *err);
 /* batch.c: fill the slots from rows (staging only); SW_OP_BATCH copies. */
 void sw_engine_fill_batches(struct sw_engine *engine, const struct sw_batch *batch,
                             float smoothing);
-sw_code sw_engine_copy_batch(struct sw_engine *engine, int32_t microbatch, struct sw_err *err);
+sw_code sw_engine_copy_batch(struct sw_engine *engine, const struct sw_op *op, struct sw_err *err);
 
 /* ops.c: what the executor calls. */
 sw_code sw_engine_run_op(void *engine, const struct sw_op *op, struct sw_err *err);
@@ -90,6 +116,8 @@ void sw_engine_forward(struct sw_engine *engine, const struct sw_op *op);
 void sw_engine_head(struct sw_engine *engine, const struct sw_op *op);
 void sw_engine_backward(struct sw_engine *engine, const struct sw_op *op);
 void sw_engine_bias(struct sw_engine *engine, const struct sw_op *op);
+/* A backward (or head) without rows: its gradients begin all the same. */
+void sw_engine_begin_gradients(struct sw_engine *engine, const struct sw_op *op);
 /* While diagnosing: note the block when one of its output's values [tokens, d_model] is not finite
  * and no block before it had one. Back ends whose memory cannot be read note nothing. */
 void sw_engine_diagnose(struct sw_engine *engine, int32_t block, const void *output,
@@ -101,6 +129,12 @@ void sw_engine_download(struct sw_engine *engine, const struct sw_op *op);
 /* READ, WRITE, FETCH and SPILL: start the transfers. */
 void sw_engine_start_transfers(struct sw_engine *engine, const struct sw_op *op,
                                struct sw_op_tickets *tickets);
+
+/* messages.c */
+void sw_engine_send(struct sw_engine *engine, const struct sw_op *op);
+void sw_engine_receive(struct sw_engine *engine, const struct sw_op *op);
+sw_code sw_engine_reduce(struct sw_engine *engine, const struct sw_op *op, struct sw_err *err);
+sw_code sw_engine_gather(struct sw_engine *engine, const struct sw_op *op, struct sw_err *err);
 
 /* window.c */
 sw_code sw_engine_partials(struct sw_engine *engine, const struct sw_op *op, struct sw_err *err);

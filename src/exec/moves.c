@@ -22,7 +22,7 @@ static char *spill_buffer(const struct sw_engine *engine, int32_t buffer)
 /* Only what this micro-batch has, of a kept activation. */
 static int64_t activation_bytes(const struct sw_engine *engine, const struct sw_op *op)
 {
-    const struct sw_microbatch *view = &engine->batches[op->microbatch].view;
+    const struct sw_microbatch *view = &sw_engine_rank_of(engine, op)->batches[op->microbatch].view;
     bool target = op->block > sw_plan_encoder_end(engine->model);
     return (target ? view->target.tokens : view->source.tokens) * engine->model->t5.d_model *
            sw_dtype_bytes(engine->plan->request.compute);
@@ -31,7 +31,7 @@ static int64_t activation_bytes(const struct sw_engine *engine, const struct sw_
 static const struct sw_place *activation_home(const struct sw_engine *engine,
                                               const struct sw_op *op)
 {
-    return &engine->store
+    return &engine->store.ranks[op->rank]
                 .activations[sw_plan_activation_index(engine->plan, op->block, op->microbatch)];
 }
 
@@ -40,31 +40,40 @@ static const struct sw_place *activation_home(const struct sw_engine *engine,
 static const char *weights_source(const struct sw_engine *engine, const struct sw_op *op)
 {
     const struct sw_unit_state *unit = &engine->store.units[op->unit];
-    int64_t offset = op->first * sw_dtype_bytes(engine->plan->request.compute);
     if (op->to_window)
         return sw_store_state_buffer(&engine->store, op->buffer, SW_PART_WEIGHTS);
     if (op->buffer >= 0)
         return fetch_buffer(engine, op->buffer);
     if (op->weights < 0) /* a host array with just these weights was stepped in place */
-        return unit->parts[engine->plan->request.compute == SW_F32 ? SW_PART_MASTER : SW_PART_HIGH]
-            .memory;
-    return unit->parts[unit->weights_part].memory + offset;
+        return sw_store_part(
+            &engine->store, op->rank, op->unit,
+            engine->plan->request.compute == SW_F32 ? SW_PART_MASTER : SW_PART_HIGH, op->first);
+    return sw_store_part(&engine->store, op->rank, op->unit, unit->weights_part, op->first);
+}
+
+/* Where stepped weights are at home on the device. */
+static char *weights_home(const struct sw_engine *engine, const struct sw_op *op)
+{
+    if (op->unit == engine->model->common_unit)
+        return sw_store_common_weights(&engine->store, op->rank) +
+               op->first * sw_dtype_bytes(engine->plan->request.compute);
+    return sw_store_part(&engine->store, op->rank, op->unit, SW_PART_WEIGHTS, op->first);
 }
 
 void sw_engine_upload(struct sw_engine *engine, const struct sw_op *op)
 {
-    struct sw_stream *stream = engine->streams[op->lane];
+    struct sw_stream *stream = sw_engine_stream(engine, op);
     if (op->cargo == SW_CARGO_ACTIVATION) {
         const char *from = op->buffer >= 0 ? fetch_buffer(engine, op->buffer)
                                            : activation_home(engine, op)->memory;
-        engine->device_ops->copy(stream, engine->activations[op->output], from,
-                                 activation_bytes(engine, op));
+        engine->device_ops->copy(stream, sw_engine_rank_of(engine, op)->activations[op->output],
+                                 from, activation_bytes(engine, op));
         return;
     }
     int64_t size = sw_dtype_bytes(engine->plan->request.compute);
-    char *to = op->weights >= 0
-                   ? sw_store_arrive(&engine->store, op->unit, op->weights, op->first, op->count)
-                   : engine->store.units[op->unit].parts[SW_PART_WEIGHTS].memory + op->first * size;
+    char *to = op->weights >= 0 ? sw_store_arrive(&engine->store, op->rank, op->unit, op->weights,
+                                                  op->first, op->count)
+                                : weights_home(engine, op);
     engine->device_ops->copy(stream, to, weights_source(engine, op), op->count * size);
 }
 
@@ -75,7 +84,7 @@ static void convert_down(struct sw_engine *engine, const struct sw_op *op, char 
                          const float *from, bool device)
 {
     const struct sw_kernels *kernels = engine->device_ops->kernels;
-    struct sw_stream *stream = engine->streams[op->lane];
+    struct sw_stream *stream = sw_engine_stream(engine, op);
     if (device) {
         kernels->convert(stream, to, SW_BF16, from, SW_F32, op->count);
         return;
@@ -83,31 +92,40 @@ static void convert_down(struct sw_engine *engine, const struct sw_op *op, char 
     for (int64_t at = 0; at < op->count; at += engine->plan->gradient_chunk) {
         int64_t left = op->count - at;
         int64_t count = left < engine->plan->gradient_chunk ? left : engine->plan->gradient_chunk;
-        kernels->convert(stream, engine->store.convert_buffer, SW_BF16, from + at, SW_F32, count);
-        engine->device_ops->copy(stream, to + at * 2, engine->store.convert_buffer, count * 2);
+        void *buffer = engine->store.ranks[op->rank].convert_buffer;
+        kernels->convert(stream, buffer, SW_BF16, from + at, SW_F32, count);
+        engine->device_ops->copy(stream, to + at * 2, buffer, count * 2);
     }
 }
 
 void sw_engine_download(struct sw_engine *engine, const struct sw_op *op)
 {
-    struct sw_stream *stream = engine->streams[op->lane];
+    struct sw_stream *stream = sw_engine_stream(engine, op);
     if (op->cargo == SW_CARGO_ACTIVATION) {
         char *to = op->buffer >= 0 ? spill_buffer(engine, op->buffer)
                                    : activation_home(engine, op)->memory;
-        engine->device_ops->copy(stream, to, engine->activations[op->output],
+        engine->device_ops->copy(stream, to, sw_engine_rank_of(engine, op)->activations[op->output],
                                  activation_bytes(engine, op));
         return;
     }
     const struct sw_place *held = &engine->store.units[op->unit].parts[SW_PART_GRADIENT];
     bool bf16 = sw_plan_part_dtype(engine->plan, SW_PART_GRADIENT) == SW_BF16;
-    char *to = op->to_window ? sw_store_state_buffer(&engine->store, op->buffer, SW_PART_GRADIENT)
-               : op->buffer >= 0 ? spill_buffer(engine, op->buffer)
-                                 : held->memory;
-    if (op->to_window && bf16) { /* held on the device in bf16 already */
-        engine->device_ops->copy(stream, to, held->memory + op->first * 2, op->count * 2);
+    char *to;
+    if (op->to_window)
+        to = sw_store_state_buffer(&engine->store, op->buffer, SW_PART_GRADIENT);
+    else if (op->buffer >= 0)
+        to = spill_buffer(engine, op->buffer);
+    else
+        to = sw_store_part(&engine->store, op->rank, op->unit, SW_PART_GRADIENT, op->first);
+    if (op->to_window && held->tier == SW_TIER_DEVICE) { /* as it is held there */
+        engine->device_ops->copy(
+            stream, to,
+            sw_store_part(&engine->store, op->rank, op->unit, SW_PART_GRADIENT, op->first),
+            op->count * sw_dtype_bytes(held->dtype));
         return;
     }
-    const float *from = sw_store_gradient(&engine->store, op->unit, op->gradient) + op->first;
+    const float *from =
+        sw_store_gradient(&engine->store, op->rank, op->unit, op->gradient) + op->first;
     if (bf16)
         convert_down(engine, op, to, from, op->buffer < 0 && held->tier == SW_TIER_DEVICE);
     else

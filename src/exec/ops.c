@@ -5,13 +5,13 @@
  * nothing to apply. */
 static bool is_idle(const struct sw_engine *engine, const struct sw_op *op)
 {
-    if (op->microbatch >= 0 && !engine->batches[op->microbatch].filled)
+    if (op->microbatch >= 0 && !sw_engine_rank_of(engine, op)->batches[op->microbatch].filled)
         return true;
     if (sw_engine_early(engine) || engine->applying)
         return false;
     bool of_window = op->kind == SW_OP_READ || op->kind == SW_OP_WRITE || op->kind == SW_OP_STEP ||
                      op->to_window ||
-                     (op->kind == SW_OP_UPLOAD && op->cargo == SW_CARGO_WEIGHTS && op->weights < 0);
+                     (op->cargo == SW_CARGO_WEIGHTS && op->weights < 0 && op->kind != SW_OP_FETCH);
     return of_window;
 }
 
@@ -19,7 +19,7 @@ static sw_code run(struct sw_engine *engine, const struct sw_op *op, struct sw_e
 {
     switch (op->kind) {
     case SW_OP_BATCH:
-        return sw_engine_copy_batch(engine, op->microbatch, err);
+        return sw_engine_copy_batch(engine, op, err);
     case SW_OP_FORWARD:
         sw_engine_forward(engine, op);
         break;
@@ -39,6 +39,16 @@ static sw_code run(struct sw_engine *engine, const struct sw_op *op, struct sw_e
         return SW_OK;
     case SW_OP_STEP:
         return sw_engine_step_op(engine, op, err);
+    case SW_OP_SEND:
+        sw_engine_send(engine, op);
+        break;
+    case SW_OP_RECV:
+        sw_engine_receive(engine, op);
+        break;
+    case SW_OP_REDUCE:
+        return sw_engine_reduce(engine, op, err);
+    case SW_OP_GATHER:
+        return sw_engine_gather(engine, op, err);
     case SW_OP_UPLOAD:
         sw_engine_upload(engine, op);
         break;
@@ -48,7 +58,7 @@ static sw_code run(struct sw_engine *engine, const struct sw_op *op, struct sw_e
     default:
         return sw_generation_run_op(engine, op, err);
     }
-    return engine->device_ops->stream_sync(engine->streams[op->lane], err);
+    return engine->device_ops->stream_sync(sw_engine_stream(engine, op), err);
 }
 
 static const char *what(const struct sw_engine *engine, const struct sw_op *op)
@@ -58,15 +68,26 @@ static const char *what(const struct sw_engine *engine, const struct sw_op *op)
                            : "everything";
 }
 
+static sw_code fail(const struct sw_engine *engine, const struct sw_op *op, struct sw_err *err)
+{
+    if (engine->plan->ranks == 1)
+        return sw_err_while(err, "running %s of %s", sw_op_name(op->kind), what(engine, op));
+    return sw_err_while(err, "running %s of %s on rank %d", sw_op_name(op->kind), what(engine, op),
+                        (int)op->rank);
+}
+
 sw_code sw_engine_run_op(void *context, const struct sw_op *op, struct sw_err *err)
 {
     struct sw_engine *engine = context;
-    if (is_idle(engine, op))
-        return SW_OK;
-    sw_code code = run(engine, op, err);
-    if (code != SW_OK)
-        return sw_err_while(err, "running %s of %s", sw_op_name(op->kind), what(engine, op));
-    return SW_OK;
+    sw_code code = SW_OK;
+    if (!is_idle(engine, op)) {
+        code = run(engine, op, err);
+    } else if (engine->training && !engine->diagnosing &&
+               (op->kind == SW_OP_BACKWARD || op->kind == SW_OP_HEAD)) {
+        sw_engine_begin_gradients(engine, op);
+        code = engine->device_ops->stream_sync(sw_engine_stream(engine, op), err);
+    }
+    return code == SW_OK ? SW_OK : fail(engine, op, err);
 }
 
 sw_code sw_engine_start_op(void *context, const struct sw_op *op, int place, struct sw_err *err)
@@ -89,7 +110,5 @@ sw_code sw_engine_finish_op(void *context, const struct sw_op *op, int place, st
         sw_code one = sw_spill_wait(&tickets->tickets[i], err);
         code = code == SW_OK ? one : code;
     }
-    if (code != SW_OK)
-        return sw_err_while(err, "running %s of %s", sw_op_name(op->kind), what(engine, op));
-    return SW_OK;
+    return code == SW_OK ? SW_OK : fail(engine, op, err);
 }

@@ -38,57 +38,53 @@ sw_code sw_engine_read_param(struct sw_engine *engine, int64_t param, int64_t fi
     return code != SW_OK ? sw_err_while(err, "reading %s", p->name) : SW_OK;
 }
 
-/* Where a state lies: factors in host memory, or an array of the store. */
+/* Where a state lies: in sets of factors in host memory, or in an array of the store. */
 struct state_place {
-    struct sw_place place;
-    int64_t first;
+    enum sw_part part;
+    int64_t first, sets;
+    float **factors; /* NULL: an array */
 };
 
 static struct state_place state_at(struct sw_engine *engine, int64_t param, int state,
                                    int64_t first, int64_t count)
 {
     const struct sw_param *p = &engine->model->params[param];
-    const struct sw_unit_state *unit = &engine->store.units[p->unit];
     struct sw_optim_state described;
     sw_optim_state_describe(engine->config.optim, &engine->plan->optim_units[p->unit],
                             param - engine->model->units[p->unit].first_param, state, &described);
     sw_assert(first >= 0 && count >= 0 && first + count <= described.elements);
-    struct state_place out = {.first = described.offset + first};
-    if (unit->factors == NULL) {
-        out.place = unit->parts[SW_PART_EXP_AVG + described.array];
-        return out;
-    }
-    out.place = (struct sw_place){
-        .tier = SW_TIER_HOST,
-        .dtype = SW_F32,
-        .bytes = sw_adafactor_state_elements(&engine->plan->optim_units[p->unit]) * 4,
-        .memory = (char *)unit->factors,
+    return (struct state_place){
+        .part = (enum sw_part)((int)SW_PART_EXP_AVG + described.array),
+        .first = described.offset + first,
+        .sets = sw_plan_factor_sets(engine->plan, p->unit),
+        .factors = engine->store.units[p->unit].factors,
     };
-    return out;
 }
 
 sw_code sw_engine_write_state(struct sw_engine *engine, int64_t param, int state, int64_t first,
                               int64_t count, const void *values, struct sw_err *err)
 {
+    const struct sw_param *p = &engine->model->params[param];
     const struct state_place at = state_at(engine, param, state, first, count);
     sw_code code = sw_engine_drain(engine, err);
-    if (code == SW_OK)
-        code = sw_store_put(&engine->store, &at.place, at.first, count, values, err);
-    if (code != SW_OK)
-        return sw_err_while(err, "writing a state of %s", engine->model->params[param].name);
-    return SW_OK;
+    for (int64_t i = 0; at.factors != NULL && i < at.sets && code == SW_OK; i++)
+        memcpy(at.factors[i] + at.first, values, (size_t)count * sizeof(float));
+    if (code == SW_OK && at.factors == NULL)
+        code = sw_store_put(&engine->store, p->unit, at.part, at.first, count, values, err);
+    return code != SW_OK ? sw_err_while(err, "writing a state of %s", p->name) : SW_OK;
 }
 
 sw_code sw_engine_read_state(struct sw_engine *engine, int64_t param, int state, int64_t first,
                              int64_t count, void *values, struct sw_err *err)
 {
+    const struct sw_param *p = &engine->model->params[param];
     const struct state_place at = state_at(engine, param, state, first, count);
     sw_code code = sw_engine_drain(engine, err);
-    if (code == SW_OK)
-        code = sw_store_get(&engine->store, &at.place, at.first, count, values, err);
-    if (code != SW_OK)
-        return sw_err_while(err, "reading a state of %s", engine->model->params[param].name);
-    return SW_OK;
+    if (code == SW_OK && at.factors != NULL)
+        memcpy(values, at.factors[0] + at.first, (size_t)count * sizeof(float));
+    else if (code == SW_OK)
+        code = sw_store_get(&engine->store, p->unit, at.part, at.first, count, values, err);
+    return code != SW_OK ? sw_err_while(err, "reading a state of %s", p->name) : SW_OK;
 }
 
 sw_code sw_engine_read_gradient(struct sw_engine *engine, int64_t param, int64_t first,
@@ -100,10 +96,12 @@ sw_code sw_engine_read_gradient(struct sw_engine *engine, int64_t param, int64_t
     if (!engine->held || held->tier == SW_TIER_AUTO)
         return SW_FAIL(err, SW_E_FAILED, "no gradient of %s is held", p->name);
     if (held->dtype == SW_F32)
-        return sw_store_get(&engine->store, held, p->offset + first, count, values, err);
+        return sw_store_get(&engine->store, p->unit, SW_PART_GRADIENT, p->offset + first, count,
+                            values, err);
     /* bf16 into the upper half of the floats' memory, then spread from the front. */
     uint16_t *halves = (uint16_t *)(void *)values + count;
-    sw_code code = sw_store_get(&engine->store, held, p->offset + first, count, halves, err);
+    sw_code code = sw_store_get(&engine->store, p->unit, SW_PART_GRADIENT, p->offset + first, count,
+                                halves, err);
     for (int64_t i = 0; code == SW_OK && i < count; i++) {
         float value = sw_bf16_to_float(halves[i]);
         memcpy(values + i, &value, sizeof value);

@@ -30,26 +30,37 @@ struct sw_slot {
 };
 
 struct sw_unit_state {
-    struct sw_place parts[SW_PARTS];
+    struct sw_place parts[SW_PARTS]; /* memory of those on devices: of the ranks */
     enum sw_part weights_part;
     struct sw_unit_flow flow;
-    float *accumulator; /* device: its gradient's own place; NULL: in slots, or frozen */
-    float *factors;     /* Adafactor */
-    int64_t version;    /* steps begun */
+    float **factors; /* owned [factor sets] Adafactor; NULL else */
+    int64_t version; /* steps begun */
+};
+
+/* What a rank has of a unit in its device's memory; NULL: nothing. */
+struct sw_rank_unit {
+    char *parts[SW_PARTS]; /* from the first element that it has: sw_plan_part_range() */
+    float *accumulator;    /* its gradient's own place; NULL: in slots, or frozen */
+};
+
+struct sw_rank_store {
+    struct sw_device *device;      /* borrowed, like the stream */
+    struct sw_stream *load_stream; /* for writing and reading from outside programs */
+    int32_t stage, replica;
+    struct sw_rank_unit *units;   /* owned [unit_count] */
+    struct sw_place *activations; /* owned [block_count * microbatches]; NULL: on the device */
+    struct sw_slot *weight_slots[SW_POOL_KINDS];
+    void **gradient_slots[SW_POOL_KINDS];
+    void *convert_buffer; /* device: a piece of a gradient in bf16 */
 };
 
 struct sw_store {
     const struct sw_plan *plan;
     const struct sw_device_ops *ops;
-    struct sw_device *device;
-    struct sw_stream *load_stream; /* for writing and reading from outside programs */
     struct sw_pool *pool;
-    struct sw_unit_state *units;  /* owned [unit_count] */
-    struct sw_place *activations; /* owned [block_count * microbatches]; NULL: on the device */
-    struct sw_slot *weight_slots[SW_POOL_KINDS];
-    void **gradient_slots[SW_POOL_KINDS];
+    struct sw_rank_store *ranks; /* owned [plan->ranks]; devices and streams are set before open */
+    struct sw_unit_state *units; /* owned [unit_count] */
     char *state_buffers, *fetch_buffers, *spill_buffers; /* slabs; the plan has counts and sizes */
-    void *convert_buffer;                                /* device: a piece of a gradient in bf16 */
     char *bounce;                                        /* SW_PLAN_BOUNCE_BYTES */
     void *factor_scratch;                                /* Adafactor */
     struct sw_spill *spill;
@@ -67,16 +78,16 @@ sw_code sw_store_open(struct sw_store *store, const struct sw_spill_config *spil
 void sw_store_close(struct sw_store *store);
 
 /* Device and host memory that is freed with the store, touched. */
-sw_code sw_store_alloc_device(struct sw_store *store, int64_t bytes, void *out,
+sw_code sw_store_alloc_device(struct sw_store *store, int32_t rank, int64_t bytes, void *out,
                               struct sw_err *err) SW_WARN_UNUSED;
 sw_code sw_store_alloc_host(struct sw_store *store, int64_t bytes, void *out,
                             struct sw_err *err) SW_WARN_UNUSED;
 
 /* Elements [first, first + count) of an array, from or to host memory; for loading and saving, not
  * while a program runs. */
-sw_code sw_store_put(struct sw_store *store, const struct sw_place *place, int64_t first,
+sw_code sw_store_put(struct sw_store *store, int64_t unit, enum sw_part part, int64_t first,
                      int64_t count, const void *values, struct sw_err *err) SW_WARN_UNUSED;
-sw_code sw_store_get(struct sw_store *store, const struct sw_place *place, int64_t first,
+sw_code sw_store_get(struct sw_store *store, int64_t unit, enum sw_part part, int64_t first,
                      int64_t count, void *values, struct sw_err *err) SW_WARN_UNUSED;
 /* Master weights as fp32; putting also makes the compute weights. */
 sw_code sw_store_put_master(struct sw_store *store, int64_t unit, int64_t first, int64_t count,
@@ -84,13 +95,18 @@ sw_code sw_store_put_master(struct sw_store *store, int64_t unit, int64_t first,
 sw_code sw_store_get_master(struct sw_store *store, int64_t unit, int64_t first, int64_t count,
                             float *values, struct sw_err *err) SW_WARN_UNUSED;
 
+/* Element `first` of a part at home on the device of `rank`, or in host memory. */
+char *sw_store_part(const struct sw_store *store, int32_t rank, int64_t unit, enum sw_part part,
+                    int64_t first);
 /* The weights that an op's block computes with: at home, or in slot `slot`. */
-const void *sw_store_weights(struct sw_store *store, int64_t unit, int32_t slot);
+const void *sw_store_weights(struct sw_store *store, int32_t rank, int64_t unit, int32_t slot);
+/* A rank's own copy of the weights that are used all over. */
+char *sw_store_common_weights(const struct sw_store *store, int32_t rank);
 /* Where a unit's gradient accumulates: its own place, or slot `slot`. */
-float *sw_store_gradient(const struct sw_store *store, int64_t unit, int32_t slot);
+float *sw_store_gradient(const struct sw_store *store, int32_t rank, int64_t unit, int32_t slot);
 /* A piece of weights arrives in a slot; returns where it goes. */
-char *sw_store_arrive(struct sw_store *store, int64_t unit, int32_t slot, int64_t first,
-                      int64_t count);
+char *sw_store_arrive(struct sw_store *store, int32_t rank, int64_t unit, int32_t slot,
+                      int64_t first, int64_t count);
 /* A part of rotating buffer `buffer`. */
 char *sw_store_state_buffer(const struct sw_store *store, int32_t buffer, enum sw_part part);
 

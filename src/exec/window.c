@@ -17,8 +17,7 @@ static char *part_at(const struct sw_engine *engine, const struct sw_op *op, enu
         return NULL;
     if (buffered)
         return sw_store_state_buffer(&engine->store, op->buffer, part);
-    sw_assert(place->tier != SW_TIER_NVME);
-    return place->memory + op->first * sw_dtype_bytes(place->dtype);
+    return sw_store_part(&engine->store, op->rank, op->unit, part, op->first);
 }
 
 static const void *gradient_at(const struct sw_engine *engine, const struct sw_op *op)
@@ -27,7 +26,7 @@ static const void *gradient_at(const struct sw_engine *engine, const struct sw_o
     if (op->buffer >= 0 && unit->flow.gradient_down)
         return sw_store_state_buffer(&engine->store, op->buffer, SW_PART_GRADIENT);
     if (sw_engine_early(engine))
-        return sw_store_gradient(&engine->store, op->unit, op->gradient) + op->first;
+        return sw_store_gradient(&engine->store, op->rank, op->unit, op->gradient) + op->first;
     return part_at(engine, op, SW_PART_GRADIENT);
 }
 
@@ -60,9 +59,9 @@ sw_code sw_engine_partials(struct sw_engine *engine, const struct sw_op *op, str
             engine->store.spill_buffers +
             op->buffer * sw_align_up(engine->plan->spill_buffer_bytes, SW_AIO_ALIGNMENT_BYTES);
     else if (held->tier == SW_TIER_AUTO)
-        gradient = sw_store_gradient(&engine->store, op->unit, op->gradient);
+        gradient = sw_store_gradient(&engine->store, op->rank, op->unit, op->gradient) + op->first;
     else
-        gradient = held->memory;
+        gradient = sw_store_part(&engine->store, op->rank, op->unit, SW_PART_GRADIENT, op->first);
     sw_norm_partials(engine->config.pool, &engine->plan->optim_units[op->unit], gradient, dtype,
                      op->first, op->count, partials_of(engine, op));
     if (!sw_engine_early(engine) ||
@@ -85,6 +84,17 @@ void sw_engine_norm(struct sw_engine *engine)
     sw_norm_finish(engine->config.optim, sum, &engine->norm);
 }
 
+/* Where every replica steps all of a unit, each has its own. */
+static float *factors_of(const struct sw_engine *engine, const struct sw_op *op)
+{
+    float **factors = engine->store.units[op->unit].factors;
+    if (factors == NULL)
+        return NULL;
+    return factors[sw_plan_factor_sets(engine->plan, op->unit) > 1
+                       ? sw_engine_rank_of(engine, op)->replica
+                       : 0];
+}
+
 static void step_adafactor(struct sw_engine *engine, const struct sw_op *op,
                            const struct sw_optim_chunk *chunk)
 {
@@ -93,7 +103,7 @@ static void step_adafactor(struct sw_engine *engine, const struct sw_op *op,
         .settings = engine->config.optim,
         .update = &engine->update,
         .unit = unit,
-        .state = engine->store.units[op->unit].factors,
+        .state = factors_of(engine, op),
         .scratch = engine->store.factor_scratch,
     };
     enum sw_adafactor_phase phase = (enum sw_adafactor_phase)op->phase;
@@ -122,11 +132,11 @@ sw_code sw_engine_step_op(struct sw_engine *engine, const struct sw_op *op, stru
         .weights_dtype = engine->plan->request.compute,
     };
     (void)err;
-    if (op->first == 0 && (op->phase <= 0))
+    if (op->first == 0 && op->phase <= 0 && sw_engine_rank_of(engine, op)->replica == 0)
         unit->version++;
     if (op->phase < 0)
         sw_optim_step_unit(engine->config.pool, optim, &engine->update,
-                           &engine->plan->optim_units[op->unit], &chunk, unit->factors,
+                           &engine->plan->optim_units[op->unit], &chunk, factors_of(engine, op),
                            engine->store.factor_scratch);
     else if (optim->name == SW_OPTIM_ADAMW)
         sw_adamw_step(engine->config.pool, optim, &engine->update,

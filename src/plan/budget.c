@@ -2,6 +2,8 @@
  * list, rounded the same way. */
 #include "plan/search.h"
 
+#include "plan/agenda.h"
+
 #include "base/mem.h"
 #include "io/spill.h"
 
@@ -13,22 +15,34 @@ enum {
     STATE_BUFFERS = 6, /* one being stepped, the others on their way in or out */
     FETCH_BUFFERS = 4,
     SPILL_BUFFERS = 4,
+    MAILBOXES = 4, /* of a rank, for what its neighbours send */
 };
 
 void sw_plan_measure_blocks(struct sw_plan *plan)
 {
     const struct sw_model *model = plan->request.model;
     plan->activation_bytes = plan->context_bytes = plan->workspace_bytes = 0;
+    plan->ends_workspace_bytes = 0;
+    memset(plan->class_bytes, 0, sizeof plan->class_bytes);
     for (int64_t i = 0; i < model->block_count; i++) {
         struct sw_block_sizes *sizes = &plan->sizes[i];
         sw_block_sizes(model, (int32_t)i, &plan->bounds, plan->request.compute,
                        plan->request.kernels, sizes);
+        int64_t *output = &plan->class_bytes[sw_slots_class(plan, (int32_t)i)];
+        int64_t *context = &plan->class_bytes[SW_SLOTS_CONTEXT + (int)model->blocks[i].kind];
+        if (sizes->output_bytes > *output)
+            *output = sizes->output_bytes;
+        if (sizes->context_bytes > *context)
+            *context = sizes->context_bytes;
         if (sizes->output_bytes > plan->activation_bytes)
             plan->activation_bytes = sizes->output_bytes;
         if (sizes->context_bytes > plan->context_bytes)
             plan->context_bytes = sizes->context_bytes;
-        if (sizes->workspace_bytes > plan->workspace_bytes)
-            plan->workspace_bytes = sizes->workspace_bytes;
+        enum sw_block_kind kind = model->blocks[i].kind;
+        bool end = kind != SW_BLOCK_ENCODER && kind != SW_BLOCK_DECODER && plan->stages > 1;
+        int64_t *workspace = end ? &plan->ends_workspace_bytes : &plan->workspace_bytes;
+        if (sizes->workspace_bytes > *workspace)
+            *workspace = sizes->workspace_bytes;
     }
     /* ids, starts, lengths, row of each token, of both sides; labels; row numbers */
     int64_t source = plan->bounds.rows * plan->bounds.source_length;
@@ -38,26 +52,62 @@ void sw_plan_measure_blocks(struct sw_plan *plan)
         sw_align_up(integers * (int64_t)sizeof(int32_t), DEVICE_GRAIN) + 10 * DEVICE_GRAIN;
 }
 
-static int64_t grain(enum sw_tier tier)
+/* The item of a name that other calls may have begun. */
+static int item_of(struct sw_plan *plan, const char *name)
 {
-    return tier == SW_TIER_DEVICE ? DEVICE_GRAIN : HOST_GRAIN;
-}
-
-/* `count` pieces of `bytes`, under a name that other calls may have begun. */
-static void add(struct sw_plan *plan, const char *name, enum sw_tier tier, int64_t count,
-                int64_t bytes)
-{
-    if (count <= 0 || bytes <= 0 || tier == SW_TIER_AUTO)
-        return;
     int at = 0;
     while (at < plan->item_count && strcmp(plan->items[at].name, name) != 0)
         at++;
     sw_assert(at < SW_PLAN_ITEMS);
     if (at == plan->item_count)
         plan->items[plan->item_count++] = (struct sw_plan_item){.name = name};
-    int64_t sum = count * sw_align_up(bytes, grain(tier));
-    plan->items[at].bytes[tier] += sum;
-    plan->total_bytes[tier] += sum;
+    return at;
+}
+
+/* `count` pieces of `bytes` in host memory or on drives. */
+static void add(struct sw_plan *plan, const char *name, enum sw_tier tier, int64_t count,
+                int64_t bytes)
+{
+    if (count <= 0 || bytes <= 0 || tier == SW_TIER_AUTO)
+        return;
+    sw_assert(tier != SW_TIER_DEVICE);
+    plan->items[item_of(plan, name)].bytes[tier] += count * sw_align_up(bytes, HOST_GRAIN);
+}
+
+/* The same in device memory, of each rank of `stage`; of every stage for stage < 0. */
+static void add_device(struct sw_plan *plan, const char *name, int32_t stage, int64_t count,
+                       int64_t bytes)
+{
+    if (count <= 0 || bytes <= 0)
+        return;
+    int item = item_of(plan, name);
+    for (int32_t s = 0; s < plan->stages; s++)
+        if (stage < 0 || stage == s)
+            plan->stage[s].item_bytes[item] += count * sw_align_up(bytes, DEVICE_GRAIN);
+}
+
+/* Sums; of device memory, what the stage with the most of it has. */
+static void sum_up(struct sw_plan *plan)
+{
+    for (int32_t s = 0; s < plan->stages; s++) {
+        plan->stage[s].device_bytes = 0;
+        for (int i = 0; i < plan->item_count; i++)
+            plan->stage[s].device_bytes += plan->stage[s].item_bytes[i];
+    }
+    plan->fullest_stage = 0;
+    for (int32_t s = 1; s < plan->stages; s++)
+        if (plan->stage[s].device_bytes > plan->stage[plan->fullest_stage].device_bytes)
+            plan->fullest_stage = s;
+    const struct sw_stage_plan *fullest = &plan->stage[plan->fullest_stage];
+    memset(plan->total_bytes, 0, sizeof plan->total_bytes);
+    plan->devices_bytes = 0;
+    for (int i = 0; i < plan->item_count; i++) {
+        plan->items[i].bytes[SW_TIER_DEVICE] = fullest->item_bytes[i];
+        for (int tier = 0; tier < SW_TIERS; tier++)
+            plan->total_bytes[tier] += plan->items[i].bytes[tier];
+    }
+    for (int32_t s = 0; s < plan->stages; s++)
+        plan->devices_bytes += plan->stage[s].device_bytes * plan->replicas;
 }
 
 /* ---- buffers ---- */
@@ -165,6 +215,19 @@ static void set_staging(struct sw_plan *plan)
                  : 0);
 }
 
+/* The largest message: both gradients of a micro-batch, bias partials, or what is used all over. */
+static void set_mailboxes(struct sw_plan *plan)
+{
+    const struct sw_model *model = plan->request.model;
+    int64_t bias = (model->t5.encoder_layers + model->t5.decoder_layers) * model->t5.bias_buckets *
+                   model->t5.heads * (int64_t)sizeof(float);
+    int64_t common =
+        model->units[model->common_unit].elements * sw_dtype_bytes(plan->request.compute);
+    plan->mailboxes = plan->request.mailbox && plan->stages > 1 ? MAILBOXES : 0;
+    plan->mailbox_bytes = plan->class_bytes[SW_SLOTS_SOURCE] + plan->class_bytes[SW_SLOTS_TARGET];
+    plan->mailbox_bytes = most(plan->mailbox_bytes, most(bias, common));
+}
+
 /* ---- items ---- */
 
 static const char *part_name(const struct sw_plan *plan, int64_t unit, enum sw_part part)
@@ -182,6 +245,14 @@ static const char *part_name(const struct sw_plan *plan, int64_t unit, enum sw_p
     }
 }
 
+int64_t sw_plan_part_elements(const struct sw_plan *plan, int64_t unit, enum sw_part part)
+{
+    int64_t elements = 0;
+    for (int32_t d = 0; d < plan->replicas; d++)
+        elements = most(elements, sw_plan_part_range(plan, unit, part, d).count);
+    return elements;
+}
+
 static void add_parts(struct sw_plan *plan)
 {
     const struct sw_model *model = plan->request.model;
@@ -189,29 +260,42 @@ static void add_parts(struct sw_plan *plan)
         for (int i = 0; i < SW_PARTS; i++) {
             enum sw_part part = (enum sw_part)i;
             enum sw_tier tier = sw_plan_part_tier(plan, unit, part);
-            if (tier != SW_TIER_AUTO)
-                add(plan, part_name(plan, unit, part), tier, 1,
-                    model->units[unit].elements * sw_dtype_bytes(sw_plan_part_dtype(plan, part)));
+            if (tier == SW_TIER_AUTO)
+                continue;
+            int64_t bytes = sw_plan_part_elements(plan, unit, part) *
+                            sw_dtype_bytes(sw_plan_part_dtype(plan, part));
+            if (tier == SW_TIER_DEVICE)
+                add_device(plan, part_name(plan, unit, part), plan->unit_stage[unit], 1, bytes);
+            else
+                add(plan, part_name(plan, unit, part), tier, 1, bytes);
         }
+    /* Other stages have copies of what is used all over. */
+    for (int32_t s = 1; s < plan->stages; s++)
+        add_device(plan, "weights", s, 1,
+                   model->units[model->common_unit].elements *
+                       sw_dtype_bytes(plan->request.compute));
 }
 
 static void add_slots(struct sw_plan *plan)
 {
     int64_t dtype_bytes = sw_dtype_bytes(plan->request.compute);
-    for (int pool = 0; pool < SW_POOL_KINDS; pool++) {
-        add(plan, "slots of weights", SW_TIER_DEVICE, plan->weight_pools[pool].slots,
-            plan->weight_pools[pool].elements * dtype_bytes);
-        add(plan, "slots of gradients", SW_TIER_DEVICE, plan->gradient_pools[pool].slots,
-            plan->gradient_pools[pool].elements * (int64_t)sizeof(float));
-    }
+    for (int32_t s = 0; s < plan->stages; s++)
+        for (int pool = 0; pool < SW_POOL_KINDS; pool++) {
+            const struct sw_slot_pool *weights = &plan->stage[s].weight_pools[pool];
+            const struct sw_slot_pool *gradients = &plan->stage[s].gradient_pools[pool];
+            add_device(plan, "slots of weights", s, weights->slots,
+                       weights->elements * dtype_bytes);
+            add_device(plan, "slots of gradients", s, gradients->slots,
+                       gradients->elements * (int64_t)sizeof(float));
+        }
     const struct sw_model *model = plan->request.model;
     if (plan->request.purpose != SW_FOR_TRAINING)
         return;
     int64_t common = model->common_unit;
     if (model->units[common].trainable && !sw_plan_gradient_stays(plan, common))
-        add(plan, "slots of gradients", SW_TIER_DEVICE, 1, model->units[common].elements * 4);
+        add_device(plan, "slots of gradients", 0, 1, model->units[common].elements * 4);
     if (sw_plan_part_dtype(plan, SW_PART_GRADIENT) == SW_BF16)
-        add(plan, "slots of gradients", SW_TIER_DEVICE, 1, plan->gradient_chunk * 2);
+        add_device(plan, "slots of gradients", -1, 1, plan->gradient_chunk * 2);
 }
 
 static void add_factors(struct sw_plan *plan)
@@ -222,7 +306,7 @@ static void add_factors(struct sw_plan *plan)
     for (int64_t i = 0; i < plan->request.model->unit_count; i++) {
         if (!plan->request.model->units[i].trainable)
             continue;
-        add(plan, "optimizer states", SW_TIER_HOST, 1,
+        add(plan, "optimizer states", SW_TIER_HOST, sw_plan_factor_sets(plan, i),
             sw_adafactor_state_elements(&plan->optim_units[i]) * (int64_t)sizeof(float));
         scratch = most(scratch, sw_adafactor_scratch_bytes(&plan->optim_units[i]));
     }
@@ -236,47 +320,70 @@ static void add_buffers(struct sw_plan *plan)
     add(plan, "staging buffers", SW_TIER_HOST, plan->fetch_buffers, plan->fetch_buffer_bytes);
     add(plan, "staging buffers", SW_TIER_HOST, plan->spill_buffers, plan->spill_buffer_bytes);
     add(plan, "staging buffers", SW_TIER_HOST, 1, SW_PLAN_BOUNCE_BYTES);
-    add(plan, "batches, tables", SW_TIER_HOST, plan->microbatches, plan->batch_bytes);
-    add(plan, "batches, tables", SW_TIER_DEVICE, plan->microbatches, plan->batch_bytes);
-    add(plan, "batches, tables", SW_TIER_DEVICE, 1, sw_model_tables_bytes(plan->reach));
-    add(plan, "batches, tables", SW_TIER_DEVICE, 1, (int64_t)sizeof(double));
-    int64_t common = request->model->common_unit;
-    if (request->purpose != SW_FOR_TRAINING || !request->model->units[common].trainable)
+    add(plan, "mailboxes", SW_TIER_HOST, plan->ranks * plan->mailboxes, plan->mailbox_bytes);
+    add(plan, "batches, tables", SW_TIER_HOST, plan->ranks * plan->microbatches, plan->batch_bytes);
+    add_device(plan, "batches, tables", -1, plan->microbatches, plan->batch_bytes);
+    add_device(plan, "batches, tables", -1, 1, sw_model_tables_bytes(plan->reach));
+    add_device(plan, "batches, tables", -1, 1, (int64_t)sizeof(double));
+    const struct sw_model *model = request->model;
+    if (request->purpose != SW_FOR_TRAINING || !model->units[model->common_unit].trainable)
         return;
-    add(plan, "batches, tables", SW_TIER_DEVICE, 1,
-        (2 * plan->reach - 1) * request->model->t5.heads * 4);
-    add(plan, "batches, tables", SW_TIER_DEVICE,
-        request->model->t5.encoder_layers + request->model->t5.decoder_layers,
-        request->model->t5.bias_buckets * request->model->t5.heads * 4);
+    for (int32_t s = 0; s < plan->stages; s++) {
+        int64_t layers = plan->stage[s].layers;
+        add_device(plan, "batches, tables", s, sw_plan_bias_gradients(plan, s),
+                   (2 * plan->reach - 1) * model->t5.heads * 4);
+        if (s == 0) /* the others' come here */
+            layers = model->t5.encoder_layers + model->t5.decoder_layers;
+        add_device(plan, "batches, tables", s, layers,
+                   model->t5.bias_buckets * model->t5.heads * 4);
+    }
+}
+
+/* Layer by layer one buffer serves all blocks in turn; else each has its own. */
+int64_t sw_plan_bias_gradients(const struct sw_plan *plan, int32_t stage)
+{
+    return plan->schedule == SW_SCHEDULE_LAYERED ? 1 : plan->stage[stage].layers;
+}
+
+int64_t sw_plan_factor_sets(const struct sw_plan *plan, int64_t unit)
+{
+    return sw_plan_steps_everywhere(plan, unit) ? plan->replicas : 1;
+}
+
+static void add_kept_outputs(struct sw_plan *plan)
+{
+    const struct sw_model *model = plan->request.model;
+    const char *name =
+        plan->request.purpose == SW_FOR_TRAINING ? "kept block inputs" : "activations";
+    for (int32_t s = 0; s < plan->stages; s++) {
+        if (plan->activations == SW_TIER_DEVICE) {
+            for (int c = SW_SLOTS_SOURCE; c <= SW_SLOTS_TARGET; c++)
+                add_device(plan, name, s, plan->stage[s].slots[c], plan->class_bytes[c]);
+            continue;
+        }
+        add_device(plan, name, s, plan->activation_slots, plan->activation_bytes);
+        for (int64_t i = 0; i < model->block_count; i++)
+            if (plan->stage[s].keeps[i])
+                add(plan, name, plan->activations, plan->replicas * plan->microbatches,
+                    plan->sizes[i].output_bytes);
+    }
 }
 
 static void add_activations(struct sw_plan *plan)
 {
-    const struct sw_model *model = plan->request.model;
-    int64_t m = plan->microbatches;
-    bool training = plan->request.purpose == SW_FOR_TRAINING;
-    if (plan->activations != SW_TIER_DEVICE) {
-        add(plan, "kept block inputs", SW_TIER_DEVICE, plan->activation_slots,
-            plan->activation_bytes);
-        for (int64_t i = 0; i + 1 < model->block_count; i++)
-            add(plan, "kept block inputs", plan->activations, m, plan->sizes[i].output_bytes);
-    } else if (training) {
-        for (int64_t i = 0; i < plan->activation_slots; i++)
-            add(plan, "kept block inputs", SW_TIER_DEVICE, m, plan->sizes[i].output_bytes);
-    } else {
-        add(plan, "activations", SW_TIER_DEVICE, plan->activation_slots * m,
-            plan->activation_bytes);
-    }
-    if (!training)
+    add_kept_outputs(plan);
+    if (plan->request.purpose != SW_FOR_TRAINING)
         return;
-    add(plan, "activation gradients", SW_TIER_DEVICE, 2 * m, plan->activation_bytes);
+    add_device(plan, "activation gradients", -1, 2 * plan->microbatches, plan->activation_bytes);
     if (plan->recompute) {
-        add(plan, "block insides, recomputed", SW_TIER_DEVICE, 1, plan->context_bytes);
-        add(plan, "block insides, recomputed", SW_TIER_DEVICE, 1, plan->activation_bytes);
+        add_device(plan, "block insides, recomputed", -1, 1, plan->context_bytes);
+        add_device(plan, "block insides, recomputed", -1, 1, plan->activation_bytes);
         return;
     }
-    for (int64_t i = 0; i < model->block_count; i++)
-        add(plan, "block insides, kept", SW_TIER_DEVICE, m, plan->sizes[i].context_bytes);
+    for (int32_t s = 0; s < plan->stages; s++)
+        for (int c = SW_SLOTS_CONTEXT; c < SW_SLOT_CLASSES; c++)
+            add_device(plan, "block insides, kept", s, plan->stage[s].slots[c],
+                       plan->class_bytes[c]);
 }
 
 static void add_generation(struct sw_plan *plan)
@@ -287,35 +394,82 @@ static void add_generation(struct sw_plan *plan)
     struct sw_decode_sizes sizes;
     sw_decode_sizes(request->model, &bounds, request->compute, request->kernels, &sizes);
     int64_t layers = request->model->t5.decoder_layers;
-    add(plan, "keys and values", SW_TIER_DEVICE, layers + 1, sizes.cache_bytes);
-    add(plan, "keys and values", SW_TIER_DEVICE, layers, sizes.cross_bytes);
+    add_device(plan, "keys and values", 0, layers + 1, sizes.cache_bytes);
+    add_device(plan, "keys and values", 0, layers, sizes.cross_bytes);
     const int64_t pieces[] = {sizes.index_bytes, sizes.bias_bytes, sizes.hidden_bytes,
                               sizes.log_probabilities_bytes, sizes.workspace_bytes};
     for (size_t i = 0; i < sizeof pieces / sizeof *pieces; i++)
-        add(plan, "decoding", SW_TIER_DEVICE, 1, pieces[i]);
+        add_device(plan, "decoding", 0, 1, pieces[i]);
     add(plan, "decoding", SW_TIER_HOST, 1, sizes.index_bytes);
 }
 
 /* Drives round regions up; the store keeps buffers and checksums in host memory. */
 static void add_store(struct sw_plan *plan)
 {
-    if (plan->total_bytes[SW_TIER_NVME] == 0)
+    int64_t capacity = 0, kept = 0;
+    for (int i = 0; i < plan->item_count; i++)
+        capacity += plan->items[i].bytes[SW_TIER_NVME];
+    if (capacity == 0)
         return;
+    for (int32_t s = 0; s < plan->stages; s++)
+        kept += plan->request.model->block_count * plan->microbatches * plan->replicas;
     struct sw_spill_config config = {.directories = NULL,
                                      .directory_count = plan->request.nvme_directories,
-                                     .capacity_bytes = plan->total_bytes[SW_TIER_NVME],
+                                     .capacity_bytes = capacity,
                                      .verify = plan->request.checksums};
     if (config.directory_count < 1)
         config.directory_count = 1;
     add(plan, "store of spilled state", SW_TIER_HOST, 1,
-        sw_spill_overhead_bytes(&config, plan->request.model->unit_count * SW_PARTS));
+        sw_spill_overhead_bytes(&config, plan->request.model->unit_count * SW_PARTS + kept));
+}
+
+/* How many places an agenda takes. */
+static bool count_slots(struct sw_plan *plan, const struct sw_agenda *agenda)
+{
+    bool trains = plan->request.purpose == SW_FOR_TRAINING;
+    if (agenda == NULL)
+        return true;
+    struct sw_slots *slots = sw_slots_open(plan, agenda, plan->activations == SW_TIER_DEVICE,
+                                           trains && !plan->recompute);
+    if (slots == NULL)
+        return false;
+    struct sw_agenda_access accesses[SW_AGENDA_ACCESSES];
+    for (int64_t i = 0; i < agenda->count; i++) {
+        sw_slots_before(slots, i);
+        sw_slots_after(slots, i);
+        int count = sw_agenda_accesses(plan, &agenda->ops[i], accesses);
+        for (int k = 0; k < count; k++)
+            plan->stage[accesses[k].stage].keeps[accesses[k].block] = true;
+    }
+    for (int32_t s = 0; s < plan->stages; s++)
+        for (int c = 0; c < SW_SLOT_CLASSES; c++)
+            plan->stage[s].slots[c] = most(plan->stage[s].slots[c], sw_slots_most(slots, s, c));
+    sw_slots_close(slots);
+    return true;
+}
+
+bool sw_plan_count_slots(struct sw_plan *plan)
+{
+    for (int32_t s = 0; s < plan->stages; s++) {
+        memset(plan->stage[s].slots, 0, sizeof plan->stage[s].slots);
+        memset(plan->stage[s].keeps, 0,
+               (size_t)plan->request.model->block_count * sizeof *plan->stage[s].keeps);
+    }
+    bool counted = count_slots(plan, plan->step_agenda);
+    bool recompute = plan->recompute;
+    plan->recompute = true; /* an evaluation keeps no insides */
+    counted = count_slots(plan, plan->evaluation_agenda) && counted;
+    plan->recompute = recompute;
+    return counted && count_slots(plan, plan->begin_agenda);
 }
 
 void sw_plan_make_budget(struct sw_plan *plan)
 {
     plan->item_count = 0;
     memset(plan->items, 0, sizeof plan->items);
-    memset(plan->total_bytes, 0, sizeof plan->total_bytes);
+    for (int32_t s = 0; s < plan->stages; s++)
+        memset(plan->stage[s].item_bytes, 0, sizeof plan->stage[s].item_bytes);
+    set_mailboxes(plan);
     set_chunks(plan);
     set_state_buffers(plan);
     set_staging(plan);
@@ -326,9 +480,11 @@ void sw_plan_make_budget(struct sw_plan *plan)
     add_activations(plan);
     if (plan->request.purpose == SW_FOR_GENERATION)
         add_generation(plan);
-    add(plan, "workspace", SW_TIER_DEVICE, 1, plan->workspace_bytes);
+    add_device(plan, "workspace", -1, 1, plan->workspace_bytes);
+    add_device(plan, "workspace", 0, 1, plan->ends_workspace_bytes);
     add_buffers(plan);
     add_store(plan);
+    sum_up(plan);
 }
 
 int64_t sw_plan_process_bytes(const struct sw_plan *plan)
@@ -340,7 +496,7 @@ int64_t sw_plan_process_bytes(const struct sw_plan *plan)
 bool sw_plan_fits(const struct sw_plan *plan)
 {
     const struct sw_plan_request *request = &plan->request;
-    int64_t both = plan->total_bytes[SW_TIER_DEVICE] + plan->total_bytes[SW_TIER_HOST];
+    int64_t both = plan->devices_bytes + plan->total_bytes[SW_TIER_HOST];
     return (request->total_memory_bytes == 0 || both <= request->total_memory_bytes) &&
            (request->device_memory_bytes == 0 ||
             plan->total_bytes[SW_TIER_DEVICE] <= request->device_memory_bytes) &&

@@ -10,6 +10,7 @@ static const struct sw_plan_rates NOMINAL = {
     .host_bytes = 2e10,
     .h2d_bytes = 1e10,
     .d2h_bytes = 1e10,
+    .peer_bytes = 1e10,
     .nvme_read_bytes = 2.5e9,
     .nvme_write_bytes = 1.5e9,
 };
@@ -29,6 +30,7 @@ struct sw_plan_rates sw_plan_rates_complete(const struct sw_plan_rates *rates)
     out.optimizer_bytes = or_else(rates->optimizer_bytes, out.host_bytes);
     out.h2d_bytes = or_else(rates->h2d_bytes, NOMINAL.h2d_bytes);
     out.d2h_bytes = or_else(rates->d2h_bytes, NOMINAL.d2h_bytes);
+    out.peer_bytes = or_else(rates->peer_bytes, out.h2d_bytes);
     out.nvme_read_bytes = or_else(rates->nvme_read_bytes, NOMINAL.nvme_read_bytes);
     out.nvme_write_bytes = or_else(rates->nvme_write_bytes, NOMINAL.nvme_write_bytes);
     return out;
@@ -73,6 +75,24 @@ static bool is_activation(const struct sw_op *op)
     return op->cargo == SW_CARGO_ACTIVATION;
 }
 
+static int64_t message_bytes(const struct sw_plan *plan, const struct sw_op *op)
+{
+    const struct sw_model *model = plan->request.model;
+    switch (op->cargo) {
+    case SW_CARGO_ACTIVATION:
+        return plan->sizes[op->block].output_bytes;
+    case SW_CARGO_ACTIVATION_GRADIENT:
+        return ((op->sides & SW_SIDE_TARGET) != 0 ? plan->class_bytes[SW_SLOTS_TARGET] : 0) +
+               ((op->sides & SW_SIDE_SOURCE) != 0 ? plan->class_bytes[SW_SLOTS_SOURCE] : 0);
+    case SW_CARGO_BIAS: {
+        int32_t stage = (op->kind == SW_OP_SEND ? op->rank : op->peer) % plan->stages;
+        return plan->stage[stage].layers * model->t5.bias_buckets * model->t5.heads * 4;
+    }
+    default:
+        return op->count * sw_dtype_bytes(plan->request.compute);
+    }
+}
+
 int64_t sw_plan_op_bytes(const struct sw_plan *plan, const struct sw_op *op)
 {
     struct sw_unit_flow flow;
@@ -96,6 +116,16 @@ int64_t sw_plan_op_bytes(const struct sw_plan *plan, const struct sw_op *op)
     case SW_OP_SPILL:
         return is_activation(op) ? plan->sizes[op->block].output_bytes
                                  : op->count * part_bytes(plan, gradient);
+    case SW_OP_SEND:
+    case SW_OP_RECV:
+        return message_bytes(plan, op);
+    case SW_OP_REDUCE:
+    case SW_OP_GATHER: { /* what each replica receives of the others */
+        int64_t others = plan->replicas - 1;
+        int64_t size =
+            op->kind == SW_OP_REDUCE ? (op->whole ? 8 : 4) : sw_dtype_bytes(plan->request.compute);
+        return op->count * size * others / plan->replicas;
+    }
     default:
         return 0;
     }
@@ -148,6 +178,7 @@ void sw_plan_op_cost(const struct sw_op *op, void *context, struct sw_op_cost *c
     const struct sw_plan_rates *rates = &costing->rates;
     bool cpu = rates->device_is_host;
     double bytes = (double)sw_plan_op_bytes(plan, op);
+    cost->device = plan->request.devices != NULL ? plan->request.devices[op->rank] : 0;
     switch (op->kind) {
     case SW_OP_FORWARD:
     case SW_OP_HEAD:
@@ -180,6 +211,24 @@ void sw_plan_op_cost(const struct sw_op *op, void *context, struct sw_op_cost *c
         break;
     case SW_OP_DOWNLOAD:
         move_cost(cost, bytes, rates->d2h_bytes, cpu ? SW_RESOURCE_DEVICE : SW_RESOURCE_LINK_DOWN,
+                  rates);
+        break;
+    case SW_OP_SEND:
+    case SW_OP_RECV: {
+        bool up = op->kind == SW_OP_RECV;
+        double rate = plan->mailboxes == 0 ? rates->peer_bytes
+                      : up                 ? rates->h2d_bytes
+                                           : rates->d2h_bytes;
+        move_cost(cost, bytes, rate,
+                  cpu  ? SW_RESOURCE_DEVICE
+                  : up ? SW_RESOURCE_LINK_UP
+                       : SW_RESOURCE_LINK_DOWN,
+                  rates);
+        break;
+    }
+    case SW_OP_REDUCE:
+    case SW_OP_GATHER:
+        move_cost(cost, bytes, rates->peer_bytes, cpu ? SW_RESOURCE_DEVICE : SW_RESOURCE_LINK_UP,
                   rates);
         break;
     default:

@@ -11,11 +11,75 @@ static bool early(const struct sw_plan *plan)
     return plan->request.optim != NULL && plan->request.optim->early_step;
 }
 
+/* ---- ranges ---- */
+
+/* Arrays at home on the device are cut from some stage of ZeRO on. */
+static bool shards(const struct sw_plan *plan, int64_t unit, enum sw_tier home, int from)
+{
+    return plan->replicas > 1 && home == SW_TIER_DEVICE && plan->request.zero >= from &&
+           unit != plan->request.model->common_unit;
+}
+
+bool sw_plan_is_sharded(const struct sw_plan *plan, int64_t unit, enum sw_part part)
+{
+    enum sw_tier home = sw_plan_part_tier(plan, unit, part);
+    switch (part) {
+    case SW_PART_WEIGHTS:
+        return shards(plan, unit, home, 3);
+    case SW_PART_GRADIENT:
+        /* Other schedules would have to reduce after every micro-batch. */
+        return shards(plan, unit, home, 2) && plan->schedule == SW_SCHEDULE_LAYERED;
+    default:
+        return shards(plan, unit, home, 1);
+    }
+}
+
+struct sw_range sw_plan_range(const struct sw_plan *plan, int64_t unit, int32_t replica)
+{
+    int64_t elements = plan->request.model->units[unit].elements;
+    int64_t blocks = (elements + SW_OPTIM_BLOCK - 1) / SW_OPTIM_BLOCK;
+    if (unit == plan->request.model->common_unit)
+        return (struct sw_range){0, replica == 0 ? elements : 0};
+    int64_t first = blocks * replica / plan->replicas * SW_OPTIM_BLOCK;
+    int64_t end = blocks * (replica + 1) / plan->replicas * SW_OPTIM_BLOCK;
+    if (end > elements)
+        end = elements;
+    return (struct sw_range){first, end > first ? end - first : 0};
+}
+
+struct sw_range sw_plan_part_range(const struct sw_plan *plan, int64_t unit, enum sw_part part,
+                                   int32_t replica)
+{
+    if (sw_plan_is_sharded(plan, unit, part))
+        return sw_plan_range(plan, unit, replica);
+    return (struct sw_range){0, plan->request.model->units[unit].elements};
+}
+
+bool sw_plan_stage_has(const struct sw_plan *plan, int32_t stage, int64_t unit)
+{
+    return unit == plan->request.model->common_unit || plan->unit_stage[unit] == stage;
+}
+
+bool sw_plan_is_slotted(const struct sw_plan *plan, int64_t unit)
+{
+    return plan->homes[unit].weights != SW_TIER_DEVICE || shards(plan, unit, SW_TIER_DEVICE, 3);
+}
+
+bool sw_plan_steps_everywhere(const struct sw_plan *plan, int64_t unit)
+{
+    return plan->homes[unit].states == SW_TIER_DEVICE && !shards(plan, unit, SW_TIER_DEVICE, 1);
+}
+
+/* ---- parts ---- */
+
 enum sw_part sw_plan_weights_part(const struct sw_plan *plan, int64_t unit)
 {
     const struct sw_plan_request *request = &plan->request;
     if (request->purpose != SW_FOR_TRAINING ||
         plan->homes[unit].weights != plan->homes[unit].states)
+        return SW_PART_WEIGHTS;
+    if (shards(plan, unit, plan->homes[unit].weights, 3) !=
+        shards(plan, unit, plan->homes[unit].states, 1))
         return SW_PART_WEIGHTS;
     if (request->compute == SW_F32 && request->optim->master == SW_MASTER_FP32)
         return SW_PART_MASTER;
@@ -79,7 +143,8 @@ enum sw_pool_kind sw_plan_pool(const struct sw_plan *plan, int64_t unit)
 bool sw_plan_gradient_stays(const struct sw_plan *plan, int64_t unit)
 {
     return sw_plan_part_tier(plan, unit, SW_PART_GRADIENT) == SW_TIER_DEVICE &&
-           plan->request.optim->grads == SW_F32;
+           plan->request.optim->grads == SW_F32 &&
+           !sw_plan_is_sharded(plan, unit, SW_PART_GRADIENT);
 }
 
 /* Parts that a step reads and writes, beside gradient and weights. */
@@ -141,21 +206,7 @@ int64_t sw_plan_encoder_end(const struct sw_model *model)
     return block;
 }
 
-/* Training keeps every block's output (the next block's input). Elsewhere two take turns, and the
- * encoder output has its own. */
-int64_t sw_plan_activation_slot(const struct sw_plan *plan, int64_t block)
-{
-    if (plan->request.purpose == SW_FOR_TRAINING)
-        return block;
-    return block == sw_plan_encoder_end(plan->request.model) ? 2 : block % 2;
-}
-
 int64_t sw_plan_activation_index(const struct sw_plan *plan, int64_t block, int64_t microbatch)
 {
     return block * plan->microbatches + microbatch;
-}
-
-int64_t sw_plan_context_slot(const struct sw_plan *plan, int64_t block, int64_t microbatch)
-{
-    return plan->recompute ? 0 : block * plan->microbatches + microbatch;
 }

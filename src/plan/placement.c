@@ -3,6 +3,8 @@
  * taken. Everything on the device is taken without asking further. */
 #include "plan/search.h"
 
+#include "plan/agenda.h"
+
 #include "base/mem.h"
 
 #include <stdlib.h>
@@ -25,6 +27,7 @@ enum kind { WEIGHTS, STATES, GRADIENTS, KINDS };
 /* Everything that is chosen. Of each kind, the first units (in order of use) have their home on the
  * device, the next ones on the host, the rest on drives. */
 struct genes {
+    enum sw_schedule schedule;
     int64_t rows;
     bool recompute;
     enum sw_tier activations;
@@ -36,12 +39,17 @@ struct genes {
 
 struct search {
     struct sw_plan *plan;
-    int32_t *order; /* units but the common one, in order of use */
+    int32_t *order; /* units but the common one: a unit of each stage in turn, in order of use */
     int64_t count;
+    int64_t counted_rows; /* what the plan's agendas and slots were made for */
+    enum sw_schedule counted_schedule;
+    enum sw_tier counted_activations;
+    bool counted_recompute;
     enum sw_tier wanted[KINDS], wanted_activations;
     struct genes best;
     double best_seconds;
     bool found;
+    bool failed; /* no memory */
 };
 
 /* ---- from genes to a plan ---- */
@@ -56,9 +64,15 @@ static int64_t head_chunk(const struct sw_plan_request *request, int64_t tokens)
     return chunk < tokens ? chunk : tokens;
 }
 
-static int64_t microbatches_of(const struct sw_plan_request *request, int64_t rows)
+/* Rows of the global batch that a replica has. */
+static int64_t replica_rows(const struct sw_plan *plan)
 {
-    return request->purpose == SW_FOR_GENERATION ? 1 : (request->global_batch + rows - 1) / rows;
+    return (plan->request.global_batch + plan->replicas - 1) / plan->replicas;
+}
+
+static int64_t microbatches_of(const struct sw_plan *plan, int64_t rows)
+{
+    return plan->request.purpose == SW_FOR_GENERATION ? 1 : (replica_rows(plan) + rows - 1) / rows;
 }
 
 static void set_bounds(struct sw_plan *plan, int64_t rows)
@@ -74,9 +88,54 @@ static void set_bounds(struct sw_plan *plan, int64_t rows)
         .target_length = target_length,
         .head_chunk_tokens = head_chunk(request, rows * target_length),
     };
-    plan->microbatches = microbatches_of(request, rows);
+    plan->microbatches = microbatches_of(plan, rows);
     plan->reach = sw_model_tables_reach(plan->bounds.source_length, plan->bounds.target_length);
     sw_plan_measure_blocks(plan);
+}
+
+/* Units in turn by stage, so that what is nearer is spread over the stages. */
+static void order_units(struct search *search)
+{
+    const struct sw_plan *plan = search->plan;
+    const struct sw_model *model = plan->request.model;
+    int64_t count = 0;
+    for (int64_t turn = 0; count < search->count; turn++)
+        for (int32_t stage = 0; stage < plan->stages; stage++) {
+            int64_t nth = 0;
+            for (int64_t i = 0; i < model->block_count; i++) {
+                int32_t unit = model->blocks[i].units[0];
+                bool again = unit < 0 || unit == model->common_unit;
+                for (int64_t k = 0; k < i && !again; k++)
+                    again = model->blocks[k].units[0] == unit;
+                if (again || plan->unit_stage[unit] != stage || nth++ != turn)
+                    continue;
+                search->order[count++] = unit;
+            }
+        }
+}
+
+/* Stages, agendas and fixed places, when something that they depend on is another. */
+static void set_agendas(struct search *search, const struct genes *genes)
+{
+    struct sw_plan *plan = search->plan;
+    bool rows = genes->rows != search->counted_rows;
+    bool schedule = genes->schedule != search->counted_schedule;
+    struct sw_err err;
+    sw_err_init(&err);
+    plan->schedule = genes->schedule;
+    if (schedule || rows) {
+        search->failed = search->failed || sw_plan_assign_stages(plan, &err) != SW_OK ||
+                         sw_plan_make_agendas(plan, &err) != SW_OK;
+        order_units(search);
+    }
+    if (search->failed || (!schedule && !rows && genes->recompute == search->counted_recompute &&
+                           genes->activations == search->counted_activations))
+        return;
+    search->failed = !sw_plan_count_slots(plan);
+    search->counted_rows = genes->rows;
+    search->counted_schedule = genes->schedule;
+    search->counted_recompute = genes->recompute;
+    search->counted_activations = genes->activations;
 }
 
 static enum sw_tier tier_of(const struct genes *genes, enum kind kind, int64_t position)
@@ -103,31 +162,36 @@ static void set_homes(const struct search *search, const struct genes *genes)
     };
 }
 
-static void set_pools(struct sw_plan *plan, int64_t slots)
+static void set_pools(struct sw_plan *plan, int32_t index, int64_t slots)
 {
     const struct sw_model *model = plan->request.model;
+    struct sw_stage_plan *stage = &plan->stage[index];
     int64_t weights[SW_POOL_KINDS] = {0}, gradients[SW_POOL_KINDS] = {0};
-    memset(plan->weight_pools, 0, sizeof plan->weight_pools);
-    memset(plan->gradient_pools, 0, sizeof plan->gradient_pools);
+    memset(stage->weight_pools, 0, sizeof stage->weight_pools);
+    memset(stage->gradient_pools, 0, sizeof stage->gradient_pools);
     for (int64_t i = 0; i < model->unit_count; i++) {
+        if (i == model->common_unit || plan->unit_stage[i] != index)
+            continue;
         enum sw_pool_kind pool = sw_plan_pool(plan, i);
         int64_t elements = model->units[i].elements;
         bool trains = plan->request.purpose == SW_FOR_TRAINING && model->units[i].trainable;
-        if (plan->homes[i].weights != SW_TIER_DEVICE) {
+        if (sw_plan_is_slotted(plan, i)) {
             weights[pool]++;
-            if (elements > plan->weight_pools[pool].elements)
-                plan->weight_pools[pool].elements = elements;
+            if (elements > stage->weight_pools[pool].elements)
+                stage->weight_pools[pool].elements = elements;
         }
-        if (trains && i != model->common_unit && !sw_plan_gradient_stays(plan, i)) {
+        if (trains && !sw_plan_gradient_stays(plan, i)) {
             gradients[pool]++;
-            if (elements > plan->gradient_pools[pool].elements)
-                plan->gradient_pools[pool].elements = elements;
+            if (elements > stage->gradient_pools[pool].elements)
+                stage->gradient_pools[pool].elements = elements;
         }
     }
     for (int pool = 0; pool < SW_POOL_KINDS; pool++) {
         int64_t most = slots < GRADIENT_SLOTS ? slots : GRADIENT_SLOTS;
-        plan->weight_pools[pool].slots = weights[pool] < slots ? weights[pool] : slots;
-        plan->gradient_pools[pool].slots = gradients[pool] < most ? gradients[pool] : most;
+        if (plan->schedule != SW_SCHEDULE_LAYERED) /* all accumulate at the same time */
+            most = gradients[pool];
+        stage->weight_pools[pool].slots = weights[pool] < slots ? weights[pool] : slots;
+        stage->gradient_pools[pool].slots = gradients[pool] < most ? gradients[pool] : most;
     }
 }
 
@@ -137,33 +201,28 @@ static enum sw_tier farthest(const struct search *search, const struct genes *ge
 }
 
 /* Make the plan what the genes say, and add up its bytes. */
-static void apply(const struct search *search, const struct genes *genes)
+static void apply(struct search *search, const struct genes *genes)
 {
     struct sw_plan *plan = search->plan;
-    bool training = plan->request.purpose == SW_FOR_TRAINING;
     set_bounds(plan, genes->rows);
     plan->recompute = genes->recompute;
-    plan->context_slots = !training ? 0
-                          : genes->recompute
-                              ? 1
-                              : plan->request.model->block_count * plan->microbatches;
     plan->activations = genes->activations;
-    plan->activation_slots = genes->activations != SW_TIER_DEVICE ? genes->activation_slots
-                             : training ? plan->request.model->block_count - 1
-                                        : 3;
+    plan->activation_slots = genes->activation_slots;
+    set_agendas(search, genes);
     plan->request.chunk_bytes = genes->chunk_bytes;
     set_homes(search, genes);
     plan->params = farthest(search, genes, WEIGHTS);
     plan->optimizer = farthest(search, genes, STATES);
     plan->grads = farthest(search, genes, GRADIENTS);
-    set_pools(plan, genes->slots);
+    for (int32_t stage = 0; stage < plan->stages; stage++)
+        set_pools(plan, stage, genes->slots);
     sw_plan_make_budget(plan);
 }
 
-static bool fits(const struct search *search, const struct genes *genes)
+static bool fits(struct search *search, const struct genes *genes)
 {
     apply(search, genes);
-    return sw_plan_fits(search->plan);
+    return !search->failed && sw_plan_fits(search->plan);
 }
 
 /* ---- candidates ---- */
@@ -190,7 +249,7 @@ static void put_all(const struct search *search, struct genes *genes, enum kind 
 
 /* As many units as fit, of the kinds in `kinds` (bits) that are open, nearer: on the device, or on
  * the host. */
-static void promote(const struct search *search, struct genes *genes, unsigned kinds, bool device)
+static void promote(struct search *search, struct genes *genes, unsigned kinds, bool device)
 {
     const struct genes before = *genes;
     int64_t low = 0, high = search->count;
@@ -294,7 +353,7 @@ static int64_t slots_of(const struct search *search, int choice)
 static int64_t activation_slots_of(const struct search *search, const struct genes *genes,
                                    int choice)
 {
-    int64_t m = microbatches_of(&search->plan->request, genes->rows);
+    int64_t m = microbatches_of(search->plan, genes->rows);
     return choice == 0 ? 3 * m + 2 : choice == 1 ? 2 * m + 2 : choice == 2 ? 4 : 0;
 }
 
@@ -338,32 +397,39 @@ static bool wants_activations(const struct search *search, enum sw_tier tier)
     return tier != SW_TIER_NVME || search->plan->request.nvme_bytes > 0;
 }
 
-/* Everything on the device: nothing is faster. */
-static bool take_resident(struct search *search, struct genes genes)
+/* Everything on the device: nothing is faster. Between schedules it must be priced all the same. */
+static sw_code take_resident(struct search *search, struct genes genes, bool *taken,
+                             struct sw_err *err)
 {
     genes.activations = SW_TIER_DEVICE;
     genes.slots = 1;
     for (int kind = 0; kind < KINDS; kind++)
         put_all(search, &genes, (enum kind)kind, SW_TIER_DEVICE);
-    if (!may_be_resident(search) || !wants_activations(search, SW_TIER_DEVICE) ||
-        !fits(search, &genes))
-        return false;
+    *taken = may_be_resident(search) && wants_activations(search, SW_TIER_DEVICE) &&
+             fits(search, &genes);
+    if (!*taken)
+        return SW_OK;
+    if (search->plan->stages > 1)
+        return consider(search, &genes, err);
     search->best = genes;
     search->found = true;
-    return true;
+    return SW_OK;
 }
 
-static sw_code consider_rows(struct search *search, int64_t rows, int64_t chunk_bytes,
-                             struct sw_err *err)
+static sw_code consider_rows(struct search *search, enum sw_schedule schedule, int64_t rows,
+                             int64_t chunk_bytes, struct sw_err *err)
 {
-    struct genes genes = {.rows = rows, .chunk_bytes = chunk_bytes};
+    struct genes genes = {.schedule = schedule, .rows = rows, .chunk_bytes = chunk_bytes};
     sw_code code = SW_OK;
     for (int recompute = 0; recompute < 2 && code == SW_OK; recompute++) {
         if (!wants_recompute(search, recompute == 1))
             continue;
         genes.recompute = recompute == 1;
-        if (!search->found && take_resident(search, genes))
-            return SW_OK;
+        bool taken = false;
+        if (!search->found)
+            code = take_resident(search, genes, &taken, err);
+        if (taken || code != SW_OK)
+            return code;
         for (int tier = SW_TIER_DEVICE; tier < SW_TIERS && code == SW_OK; tier++) {
             if (!wants_activations(search, (enum sw_tier)tier))
                 continue;
@@ -376,22 +442,26 @@ static sw_code consider_rows(struct search *search, int64_t rows, int64_t chunk_
     return code;
 }
 
-/* The largest micro-batch of at most MICRO_BATCH_TOKENS tokens, evened out over the step. */
-static int64_t choose_rows(const struct sw_plan_request *request)
+/* The largest micro-batch of at most MICRO_BATCH_TOKENS tokens, evened out over the step; with
+ * several stages, two micro-batches a stage at least, if there are rows for that. */
+static int64_t choose_rows(const struct sw_plan *plan)
 {
+    const struct sw_plan_request *request = &plan->request;
     if (request->purpose == SW_FOR_GENERATION)
         return request->generation_rows;
     if (request->micro_batch > 0)
         return request->micro_batch;
     int64_t longest = request->source_length > request->target_length ? request->source_length
                                                                       : request->target_length;
-    int64_t rows = MICRO_BATCH_TOKENS / longest;
+    int64_t all = replica_rows(plan), rows = MICRO_BATCH_TOKENS / longest;
+    if (plan->stages > 1 && rows > all / (2 * plan->stages))
+        rows = all / (2 * plan->stages);
+    if (rows > all)
+        rows = all;
     if (rows < 1)
         rows = 1;
-    if (rows > request->global_batch)
-        rows = request->global_batch;
-    int64_t count = (request->global_batch + rows - 1) / rows;
-    return (request->global_batch + count - 1) / count;
+    int64_t count = (all + rows - 1) / rows;
+    return (all + count - 1) / count;
 }
 
 static bool rows_are_open(const struct sw_plan_request *request)
@@ -399,16 +469,57 @@ static bool rows_are_open(const struct sw_plan_request *request)
     return request->purpose != SW_FOR_GENERATION && request->micro_batch == 0;
 }
 
-static sw_code look(struct search *search, int64_t chunk_bytes, struct sw_err *err)
+static bool moves(enum sw_tier home)
 {
-    const struct sw_plan_request *request = &search->plan->request;
+    return home == SW_TIER_HOST || home == SW_TIER_NVME;
+}
+
+static sw_code look_at(struct search *search, enum sw_schedule schedule, int64_t chunk_bytes,
+                       struct sw_err *err)
+{
     sw_code code = SW_OK;
-    for (int64_t rows = choose_rows(request); code == SW_OK && !search->found;
+    for (int64_t rows = choose_rows(search->plan); code == SW_OK && !search->found;
          rows = (rows + 1) / 2) {
-        code = consider_rows(search, rows, chunk_bytes, err);
-        if (rows == 1 || !rows_are_open(request))
+        code = consider_rows(search, schedule, rows, chunk_bytes, err);
+        if (rows == 1 || !rows_are_open(&search->plan->request))
             break;
     }
+    return code;
+}
+
+/* With one schedule after the other; only `layered` moves weights and gradients, which the others
+ * would move once a micro-batch. */
+static sw_code look(struct search *search, int64_t chunk_bytes, struct sw_err *err)
+{
+    static const enum sw_schedule all[] = {SW_SCHEDULE_LAYERED, SW_SCHEDULE_1F1B,
+                                           SW_SCHEDULE_GPIPE};
+    const struct sw_plan *plan = search->plan;
+    enum sw_tier weights = search->wanted[WEIGHTS], gradients = search->wanted[GRADIENTS];
+    struct search best = *search;
+    sw_code code = SW_OK;
+    for (int i = 0; i < 3 && code == SW_OK; i++) {
+        bool layered = all[i] == SW_SCHEDULE_LAYERED;
+        bool wanted = plan->request.schedule == SW_SCHEDULE_AUTO ? layered || plan->stages > 1
+                                                                 : plan->request.schedule == all[i];
+        if (!wanted || (!layered && (moves(weights) || moves(gradients))))
+            continue;
+        search->found = false;
+        search->wanted[WEIGHTS] = layered ? weights : SW_TIER_DEVICE;
+        search->wanted[GRADIENTS] = layered ? gradients : SW_TIER_DEVICE;
+        code = look_at(search, all[i], chunk_bytes, err);
+        if (search->found && (!best.found || search->best_seconds < best.best_seconds)) {
+            best.best = search->best;
+            best.best_seconds = search->best_seconds;
+            best.found = true;
+        }
+        if (search->found)
+            search->plan->schedule_seconds[all[i]] = search->best_seconds;
+    }
+    search->wanted[WEIGHTS] = weights;
+    search->wanted[GRADIENTS] = gradients;
+    search->best = best.best;
+    search->best_seconds = best.best_seconds;
+    search->found = best.found;
     return code;
 }
 
@@ -424,6 +535,14 @@ static sw_code check_homes(struct search *search, struct sw_err *err)
         if (wanted[i] == SW_TIER_NVME && request->nvme_bytes <= 0)
             return SW_FAIL(err, SW_E_USAGE, "%s: nvme needs directories to spill to: offload.nvme",
                            i < KINDS ? keys[i] : "offload.activations");
+    bool layered =
+        request->schedule == SW_SCHEDULE_AUTO || request->schedule == SW_SCHEDULE_LAYERED;
+    for (int i = 0; i < KINDS; i += GRADIENTS - WEIGHTS)
+        if (!layered && moves(wanted[i]))
+            return SW_FAIL(err, SW_E_USAGE,
+                           "%s: %s clashes with parallel.schedule: %s, with which it would move "
+                           "once for every micro-batch (use layered or auto)",
+                           keys[i], sw_tier_name(wanted[i]), sw_schedule_name(request->schedule));
     if (!training(search))
         return SW_OK;
     for (int i = STATES; i < KINDS; i++)
@@ -487,7 +606,9 @@ static sw_code refuse(struct search *search, int64_t chunk_bytes, struct sw_err 
 {
     struct sw_plan *plan = search->plan;
     const struct sw_plan_request request = plan->request;
-    struct genes genes = {.rows = rows_are_open(&request) ? 1 : choose_rows(&request),
+    bool layered = request.schedule == SW_SCHEDULE_AUTO || request.schedule == SW_SCHEDULE_LAYERED;
+    struct genes genes = {.schedule = layered ? SW_SCHEDULE_LAYERED : request.schedule,
+                          .rows = rows_are_open(&request) ? 1 : choose_rows(plan),
                           .recompute = request.recompute != SW_RECOMPUTE_OFF && training(search),
                           .activations = far_tier(search, search->wanted_activations),
                           .activation_slots = 4,
@@ -496,10 +617,17 @@ static sw_code refuse(struct search *search, int64_t chunk_bytes, struct sw_err 
     if (!training(search) && search->wanted_activations == SW_TIER_AUTO)
         genes.activations = SW_TIER_DEVICE;
     for (int kind = 0; kind < KINDS; kind++)
-        put_all(search, &genes, (enum kind)kind, far_tier(search, search->wanted[kind]));
+        put_all(search, &genes, (enum kind)kind,
+                layered || kind == STATES ? far_tier(search, search->wanted[kind])
+                                          : SW_TIER_DEVICE);
     apply(search, &genes);
     struct sw_text text = {0};
     sw_text_add(&text, "does not fit");
+    if (!layered)
+        sw_text_add(&text,
+                    " with parallel.schedule: %s, which keeps weights and gradients on the "
+                    "devices (layered does not)",
+                    sw_schedule_name(request.schedule));
     explain_tier(plan, SW_TIER_DEVICE, request.device_memory_bytes, "devices.memory", &text);
     explain_tier(plan, SW_TIER_HOST, request.host_memory_bytes, "offload.host_memory", &text);
     if (request.total_memory_bytes > 0)
@@ -525,31 +653,12 @@ static sw_code refuse(struct search *search, int64_t chunk_bytes, struct sw_err 
     return code;
 }
 
-static sw_code list_units(struct search *search, struct sw_err *err)
-{
-    const struct sw_model *model = search->plan->request.model;
-    bool *seen = sw_calloc(model->unit_count, sizeof *seen);
-    search->order = sw_calloc(model->unit_count, sizeof *search->order);
-    if (seen == NULL || search->order == NULL) {
-        free(seen);
-        return SW_FAIL(err, SW_E_MEMORY, "no memory for a plan");
-    }
-    for (int64_t i = 0; i < model->block_count; i++) {
-        int32_t unit = model->blocks[i].units[0];
-        if (unit < 0 || unit == model->common_unit || seen[unit])
-            continue;
-        seen[unit] = true;
-        search->order[search->count++] = unit;
-    }
-    free(seen);
-    return SW_OK;
-}
-
 sw_code sw_plan_place(struct sw_plan *plan, struct sw_err *err)
 {
     static const int64_t chunks[] = {4 << 20, 512 << 10, 64 << 10};
     const struct sw_plan_request request = plan->request;
     struct search search = {.plan = plan,
+                            .count = request.model->unit_count - 1,
                             .wanted = {request.params, request.optimizer, request.grads},
                             .wanted_activations = request.activations};
     if (request.purpose != SW_FOR_TRAINING)
@@ -558,18 +667,27 @@ sw_code sw_plan_place(struct sw_plan *plan, struct sw_err *err)
         search.wanted[WEIGHTS] = search.wanted[GRADIENTS] = SW_TIER_DEVICE;
     int64_t chunk_bytes = 0;
     sw_code code = check_homes(&search, err);
-    if (code == SW_OK)
-        code = list_units(&search, err);
+    if (code == SW_OK) /* refused here, while its reason is at hand */
+        code = sw_plan_assign_stages(plan, err);
+    if (code == SW_OK) {
+        search.order = sw_calloc(request.model->unit_count, sizeof *search.order);
+        if (search.order == NULL)
+            code = SW_FAIL(err, SW_E_MEMORY, "no memory for a plan");
+    }
     for (int i = 0; i < 3 && code == SW_OK && !search.found; i++) {
         chunk_bytes = request.chunk_bytes > 0 ? request.chunk_bytes : chunks[i];
         code = look(&search, chunk_bytes, err);
         if (request.chunk_bytes > 0)
             break;
     }
+    if (code == SW_OK && search.failed)
+        code = SW_FAIL(err, SW_E_MEMORY, "no memory for a plan");
     if (code == SW_OK && !search.found)
         code = refuse(&search, chunk_bytes, err);
     if (code == SW_OK)
         apply(&search, &search.best);
+    if (code == SW_OK && search.failed)
+        code = SW_FAIL(err, SW_E_MEMORY, "no memory for a plan");
     free(search.order);
     return code;
 }

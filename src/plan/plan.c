@@ -1,5 +1,7 @@
 #include "plan/search.h"
 
+#include "plan/agenda.h"
+
 #include "base/mem.h"
 
 #include <stdlib.h>
@@ -8,6 +10,12 @@ const char *sw_tier_name(enum sw_tier tier)
 {
     static const char *const names[SW_TIERS] = {"auto", "device", "host", "nvme"};
     return names[tier];
+}
+
+const char *sw_schedule_name(enum sw_schedule schedule)
+{
+    static const char *const names[] = {"auto", "layered", "1f1b", "gpipe"};
+    return names[schedule];
 }
 
 struct sw_optim_param sw_plan_optim_param(const struct sw_param *param)
@@ -40,11 +48,26 @@ static void describe_units(struct sw_plan *plan)
 static sw_code alloc_tables(struct sw_plan *plan, struct sw_err *err)
 {
     const struct sw_model *model = plan->request.model;
+    plan->stages = plan->request.pipeline > 0 ? plan->request.pipeline : 1;
+    plan->replicas = plan->request.data > 0 ? plan->request.data : 1;
+    if (plan->request.purpose == SW_FOR_GENERATION) /* on one rank */
+        plan->stages = plan->replicas = 1;
+    plan->ranks = plan->stages * plan->replicas;
+    plan->schedule =
+        plan->request.schedule == SW_SCHEDULE_AUTO ? SW_SCHEDULE_LAYERED : plan->request.schedule;
+    plan->block_stage = sw_calloc(model->block_count, sizeof *plan->block_stage);
+    plan->unit_stage = sw_calloc(model->unit_count, sizeof *plan->unit_stage);
+    plan->stage = sw_calloc(plan->stages, sizeof *plan->stage);
+    bool had = plan->block_stage != NULL && plan->unit_stage != NULL && plan->stage != NULL;
+    for (int32_t s = 0; had && s < plan->stages; s++) {
+        plan->stage[s].keeps = sw_calloc(model->block_count, sizeof(bool));
+        had = plan->stage[s].keeps != NULL;
+    }
     plan->sizes = sw_calloc(model->block_count, sizeof *plan->sizes);
     plan->homes = sw_calloc(model->unit_count, sizeof *plan->homes);
     plan->optim_params = sw_calloc(model->param_count, sizeof *plan->optim_params);
     plan->optim_units = sw_calloc(model->unit_count, sizeof *plan->optim_units);
-    if (plan->sizes == NULL || plan->homes == NULL || plan->optim_params == NULL ||
+    if (!had || plan->sizes == NULL || plan->homes == NULL || plan->optim_params == NULL ||
         plan->optim_units == NULL)
         return SW_FAIL(err, SW_E_MEMORY, "no memory for a plan");
     describe_units(plan);
@@ -64,9 +87,9 @@ static sw_code predict(struct sw_plan *plan, struct sw_err *err)
 {
     const struct sw_model *model = plan->request.model;
     for (int64_t i = 0; i < model->block_count; i++)
-        plan->step_flops +=
-            (double)plan->microbatches * (plan->sizes[i].forward_flops * (plan->recompute ? 2 : 1) +
-                                          plan->sizes[i].backward_flops);
+        plan->step_flops += (double)(plan->microbatches * plan->replicas) *
+                            (plan->sizes[i].forward_flops * (plan->recompute ? 2 : 1) +
+                             plan->sizes[i].backward_flops);
     plan->has_prediction = can_predict(plan);
     return plan->has_prediction ? sw_plan_predict(plan, &plan->predicted, err) : SW_OK;
 }
@@ -108,6 +131,12 @@ void sw_plan_free(struct sw_plan *plan)
     if (plan == NULL)
         return;
     sw_plan_drop_programs(plan);
+    sw_plan_free_agendas(plan);
+    for (int32_t s = 0; plan->stage != NULL && s < plan->stages; s++)
+        free(plan->stage[s].keeps);
+    free(plan->stage);
+    free(plan->block_stage);
+    free(plan->unit_stage);
     free(plan->sizes);
     free(plan->homes);
     free(plan->optim_params);

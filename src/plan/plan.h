@@ -13,6 +13,7 @@
 
 enum sw_tier { SW_TIER_AUTO, SW_TIER_DEVICE, SW_TIER_HOST, SW_TIER_NVME, SW_TIERS };
 enum sw_recompute { SW_RECOMPUTE_AUTO, SW_RECOMPUTE_ON, SW_RECOMPUTE_OFF };
+enum sw_schedule { SW_SCHEDULE_AUTO, SW_SCHEDULE_LAYERED, SW_SCHEDULE_1F1B, SW_SCHEDULE_GPIPE };
 enum sw_purpose { SW_FOR_TRAINING, SW_FOR_EVALUATION, SW_FOR_GENERATION };
 
 /* What the plan is made from. */
@@ -36,6 +37,13 @@ struct sw_plan_request {
     bool device_is_remote;  /* the host's optimizer cannot work in the device's memory */
     int64_t prefetch_depth; /* units read ahead of the one in use; 0: the planner chooses */
     int64_t chunk_bytes;    /* of a state's array that moves at once; 0: the planner chooses */
+    /* The grid: rank = replica * pipeline + stage. 0 counts as 1. */
+    int32_t pipeline, data;
+    int zero; /* stage of ZeRO over the replicas, 0 .. 3 */
+    enum sw_schedule schedule;
+    const int32_t *devices; /* borrowed [pipeline * data]: physical device of each rank; NULL: all
+                               of them share one */
+    bool mailbox; /* devices cannot copy to each other: activations go through host memory */
     bool overlap;
     bool checksums; /* of what is on drives: they take host memory */
     struct sw_plan_rates rates;
@@ -73,25 +81,52 @@ struct sw_slot_pool {
     int64_t slots, elements; /* of the largest unit */
 };
 
+/* Fixed places of one size each: activations of the source and of the target side, and the insides
+ * of blocks by kind. */
+enum {
+    SW_SLOTS_SOURCE,
+    SW_SLOTS_TARGET,
+    SW_SLOTS_CONTEXT, /* + enum sw_block_kind */
+    SW_SLOT_CLASSES = SW_SLOTS_CONTEXT + SW_BLOCK_HEAD + 1
+};
+
+/* What every rank of a stage has. Its replicas are alike. */
+struct sw_stage_plan {
+    struct sw_slot_pool weight_pools[SW_POOL_KINDS], gradient_pools[SW_POOL_KINDS];
+    int64_t slots[SW_SLOT_CLASSES];    /* most that are in use at once */
+    int64_t item_bytes[SW_PLAN_ITEMS]; /* device memory of one rank */
+    int64_t device_bytes;              /* sum of them */
+    int64_t layers;                    /* encoder and decoder blocks */
+    bool *keeps;                       /* owned [block_count]: holds outputs of this block */
+};
+
+struct sw_agenda;
+
 /* Read only outside src/plan. */
 struct sw_plan {
     struct sw_plan_request request;
     struct sw_bounds bounds;
-    int64_t microbatches; /* at most, of a step */
+    int64_t microbatches; /* at most, of a step and replica */
+    int32_t stages, replicas, ranks;
+    enum sw_schedule schedule;
+    int32_t *block_stage;        /* owned [block_count] */
+    int32_t *unit_stage;         /* owned [unit_count]; of the common unit, which all have: 0 */
+    struct sw_stage_plan *stage; /* owned [stages] */
     bool recompute;
     enum sw_tier params, optimizer, grads, activations; /* farthest home in use */
     struct sw_unit_homes *homes;                        /* owned [unit_count] */
     struct sw_block_sizes *sizes;                       /* owned [block_count] */
     struct sw_optim_param *optim_params;                /* owned [param_count], by unit */
     struct sw_optim_unit *optim_units;                  /* owned [unit_count] */
-    struct sw_slot_pool weight_pools[SW_POOL_KINDS], gradient_pools[SW_POOL_KINDS];
 
-    int64_t activation_slots; /* at home on the device: kept block outputs per micro-batch. Else
-                                 slots in all, which objects share */
-    int64_t context_slots;
-    int64_t context_bytes, activation_bytes, workspace_bytes; /* of one */
-    int64_t batch_bytes;                                      /* ids and rows of a micro-batch */
-    int64_t reach;                                            /* of the relative bias tables */
+    int64_t activation_slots; /* where kept outputs are not at home on the device: slots that they
+                                 share */
+    int64_t class_bytes[SW_SLOT_CLASSES];                     /* of one */
+    int64_t context_bytes, activation_bytes, workspace_bytes; /* the largest */
+    int64_t mailboxes, mailbox_bytes;                         /* of each rank, in host memory */
+    int64_t ends_workspace_bytes; /* of stage 0, for the lane of the model's ends; 0: none */
+    int64_t batch_bytes;          /* ids and rows of a micro-batch */
+    int64_t reach;                /* of the relative bias tables */
 
     /* Pieces in which units move (elements), and the buffers they pass through. */
     int64_t state_chunk, gradient_chunk, weight_chunk;
@@ -101,13 +136,18 @@ struct sw_plan {
 
     struct sw_plan_item items[SW_PLAN_ITEMS];
     int item_count;
-    int64_t total_bytes[SW_TIERS];
+    int64_t total_bytes[SW_TIERS]; /* [device]: of the fullest rank */
+    int64_t devices_bytes;         /* of all ranks' devices together */
+    int32_t fullest_stage;
     double step_flops; /* of all micro-batches at their bounds, recomputation included */
     struct sw_simulation predicted;
     bool has_prediction;
+    double schedule_seconds[SW_SCHEDULE_GPIPE + 1]; /* as predicted; 0: not looked at, or no fit */
     /* SW_FOR_TRAINING: step, drain, evaluation. SW_FOR_EVALUATION: evaluation. SW_FOR_GENERATION:
      * begin, decode. */
     struct sw_program *step, *drain, *evaluation, *begin, *decode;
+    /* What computes, in the order of the programs; NULL where there is no such program. Owned. */
+    struct sw_agenda *step_agenda, *evaluation_agenda, *begin_agenda, *decode_agenda;
 };
 
 /* SW_E_FIT, with the numbers and the smallest change that fits; SW_E_USAGE for clashing settings.
@@ -150,6 +190,33 @@ enum sw_dtype sw_plan_part_dtype(const struct sw_plan *plan, enum sw_part part);
 enum sw_part sw_plan_weights_part(const struct sw_plan *plan, int64_t unit);
 /* The pool of a unit's slots. */
 enum sw_pool_kind sw_plan_pool(const struct sw_plan *plan, int64_t unit);
+/* Whether an array at home on the device is cut into ranges over the replicas: by the stage of
+ * ZeRO; never the common unit's. */
+bool sw_plan_is_sharded(const struct sw_plan *plan, int64_t unit, enum sw_part part);
+/* Elements of a unit that belong to `replica`: whole blocks of the optimizers' sums. */
+struct sw_range {
+    int64_t first, count;
+};
+struct sw_range sw_plan_range(const struct sw_plan *plan, int64_t unit, int32_t replica);
+/* The elements that `replica` has of an array: its range, or all. */
+struct sw_range sw_plan_part_range(const struct sw_plan *plan, int64_t unit, enum sw_part part,
+                                   int32_t replica);
+/* Whether a rank of `stage` computes with a unit. */
+bool sw_plan_stage_has(const struct sw_plan *plan, int32_t stage, int64_t unit);
+/* Whether blocks read a unit's weights from a slot, not from where they are at home. */
+bool sw_plan_is_slotted(const struct sw_plan *plan, int64_t unit);
+/* Whether a unit is stepped on every replica alike, where all of it is. */
+bool sw_plan_steps_everywhere(const struct sw_plan *plan, int64_t unit);
+/* Elements that every rank has room for: of the largest range where ranges differ. */
+int64_t sw_plan_part_elements(const struct sw_plan *plan, int64_t unit, enum sw_part part);
+/* Sets of Adafactor's factors that a unit has. */
+int64_t sw_plan_factor_sets(const struct sw_plan *plan, int64_t unit);
+/* Buffers for the gradients of expanded bias tables that a rank of `stage` has. */
+int64_t sw_plan_bias_gradients(const struct sw_plan *plan, int32_t stage);
+static inline int32_t sw_plan_rank(const struct sw_plan *plan, int32_t stage, int32_t replica)
+{
+    return replica * plan->stages + stage;
+}
 /* Whether a unit's gradient accumulates where it is held. */
 bool sw_plan_gradient_stays(const struct sw_plan *plan, int64_t unit);
 
@@ -167,13 +234,9 @@ void sw_plan_unit_flow(const struct sw_plan *plan, int64_t unit, struct sw_unit_
 bool sw_plan_phase_reads_master(const struct sw_plan *plan, int phase);
 int sw_plan_phases(const struct sw_plan *plan);
 
-/* Where block `block` keeps its output, of activation_slots: when those are at home on the device.
- */
-int64_t sw_plan_activation_slot(const struct sw_plan *plan, int64_t block);
-/* Number of a kept output, where they are not: of block_count * microbatches. */
+const char *sw_schedule_name(enum sw_schedule schedule);
+/* Number of a kept output: of block_count * microbatches. */
 int64_t sw_plan_activation_index(const struct sw_plan *plan, int64_t block, int64_t microbatch);
-/* Where block `block` keeps its context for micro-batch `microbatch`, of context_slots. */
-int64_t sw_plan_context_slot(const struct sw_plan *plan, int64_t block, int64_t microbatch);
 /* Index of the block that makes the encoder output. */
 int64_t sw_plan_encoder_end(const struct sw_model *model);
 

@@ -6,7 +6,8 @@
 #include <string.h>
 
 static const char *const LANE_NAMES[SW_LANES] = {
-    "compute", "h2d", "d2h", "optimizer", "state_read", "state_write", "nvme_fetch", "nvme_spill"};
+    "compute",    "ends",      "h2d",        "d2h",         "send",       "recv",
+    "collective", "optimizer", "state_read", "state_write", "nvme_fetch", "nvme_spill"};
 
 static const char *const OP_NAMES[SW_OP_KINDS] = {
     [SW_OP_BATCH] = "batch",
@@ -23,6 +24,10 @@ static const char *const OP_NAMES[SW_OP_KINDS] = {
     [SW_OP_UPLOAD] = "upload",
     [SW_OP_DOWNLOAD] = "download",
     [SW_OP_SPILL] = "spill",
+    [SW_OP_SEND] = "send",
+    [SW_OP_RECV] = "recv",
+    [SW_OP_REDUCE] = "reduce",
+    [SW_OP_GATHER] = "gather",
     [SW_OP_DECODE_BEGIN] = "decode begin",
     [SW_OP_DECODE_CROSS] = "decode cross",
     [SW_OP_DECODE_EMBED] = "decode embed",
@@ -52,7 +57,7 @@ struct sw_program_builder {
     uint32_t unordered;
     struct uses *uses; /* [resource_count][queue_count] */
     int32_t *counts;   /* [queue_count] of the op at hand */
-    int64_t wait_capacity;
+    int64_t wait_capacity, use_capacity;
     bool failed;
     struct sw_op spare; /* what calls write to after a failure */
 };
@@ -89,7 +94,7 @@ static struct sw_op *last_op(struct sw_program_builder *builder)
 }
 
 struct sw_op *sw_program_add(struct sw_program_builder *builder, enum sw_op_kind kind,
-                             enum sw_lane lane)
+                             enum sw_lane lane, int32_t rank)
 {
     struct sw_program *program = builder->program;
     if (!builder->failed && !sw_array_reserve((void **)&program->ops, &builder->capacity,
@@ -100,6 +105,9 @@ struct sw_op *sw_program_add(struct sw_program_builder *builder, enum sw_op_kind
     struct sw_op *op = last_op(builder);
     *op = (struct sw_op){.kind = kind,
                          .lane = lane,
+                         .rank = rank,
+                         .peer = -1,
+                         .first_use = program != NULL ? program->use_count : 0,
                          .block = -1,
                          .unit = -1,
                          .microbatch = -1,
@@ -113,35 +121,39 @@ struct sw_op *sw_program_add(struct sw_program_builder *builder, enum sw_op_kind
     return op;
 }
 
-static void use(struct sw_program_builder *builder, int64_t resource, int32_t *list, int32_t *count,
-                int32_t room)
+static void use(struct sw_program_builder *builder, int64_t resource, enum sw_use_kind kind)
 {
+    struct sw_program *program = builder->program;
+    struct sw_op *op = last_op(builder);
     if (builder->failed)
         return;
-    sw_assert(resource >= 0 && resource < builder->program->resource_count);
-    for (int32_t i = 0; i < *count; i++)
-        if (list[i] == (int32_t)resource)
+    sw_assert(resource >= 0 && resource < program->resource_count);
+    for (int32_t i = 0; i < op->use_count; i++)
+        if (program->uses[op->first_use + i].resource == (int32_t)resource &&
+            program->uses[op->first_use + i].kind == kind)
             return;
-    sw_assert(*count < room);
-    list[(*count)++] = (int32_t)resource;
+    if (!sw_array_reserve((void **)&program->uses, &builder->use_capacity, program->use_count,
+                          sizeof *program->uses)) {
+        builder->failed = true;
+        return;
+    }
+    program->uses[program->use_count++] = (struct sw_use){(int32_t)resource, kind};
+    op->use_count++;
 }
 
 void sw_program_reads(struct sw_program_builder *builder, int64_t resource)
 {
-    struct sw_op *op = last_op(builder);
-    use(builder, resource, op->reads, &op->read_count, SW_OP_USES);
+    use(builder, resource, SW_USE_READ);
 }
 
 void sw_program_writes(struct sw_program_builder *builder, int64_t resource)
 {
-    struct sw_op *op = last_op(builder);
-    use(builder, resource, op->writes, &op->write_count, SW_OP_USES / 2);
+    use(builder, resource, SW_USE_WRITE);
 }
 
 void sw_program_adds(struct sw_program_builder *builder, int64_t resource)
 {
-    struct sw_op *op = last_op(builder);
-    use(builder, resource, op->adds, &op->add_count, SW_OP_USES / 2);
+    use(builder, resource, SW_USE_ADD);
 }
 
 static void at_least(int32_t *count, int32_t least)
@@ -150,31 +162,40 @@ static void at_least(int32_t *count, int32_t least)
         *count = least;
 }
 
-/* Collect into builder->counts what an op must wait for because of one resource. */
-static void wait_for(struct sw_program_builder *builder, int32_t resource, bool added, bool read)
+/* Collect into builder->counts what an op must wait for because of one use. */
+static void wait_for(struct sw_program_builder *builder, const struct sw_use *use)
 {
-    const struct uses *uses = builder->uses + (int64_t)resource * builder->program->queue_count;
+    const struct uses *uses =
+        builder->uses + (int64_t)use->resource * builder->program->queue_count;
     for (int32_t queue = 0; queue < builder->program->queue_count; queue++) {
         at_least(&builder->counts[queue], uses[queue].written);
-        if (added)
+        if (use->kind != SW_USE_ADD)
             at_least(&builder->counts[queue], uses[queue].added);
-        if (read)
+        if (use->kind != SW_USE_READ)
             at_least(&builder->counts[queue], uses[queue].read);
     }
 }
 
+/* Reads first, then adds, then writes, which end what was before. */
 static void note_uses(struct sw_program_builder *builder, const struct sw_op *op)
 {
+    static const enum sw_use_kind order[] = {SW_USE_READ, SW_USE_ADD, SW_USE_WRITE};
     int32_t queue = sw_op_queue(op), queues = builder->program->queue_count;
-    for (int32_t r = 0; r < op->read_count; r++)
-        builder->uses[(int64_t)op->reads[r] * queues + queue].read = op->ordinal + 1;
-    for (int32_t a = 0; a < op->add_count; a++)
-        builder->uses[(int64_t)op->adds[a] * queues + queue].added = op->ordinal + 1;
-    for (int32_t w = 0; w < op->write_count; w++) {
-        struct uses *uses = builder->uses + (int64_t)op->writes[w] * queues;
-        memset(uses, 0, (size_t)queues * sizeof *uses);
-        uses[queue].written = op->ordinal + 1;
-    }
+    for (int turn = 0; turn < 3; turn++)
+        for (int32_t i = 0; i < op->use_count; i++) {
+            const struct sw_use *use = &builder->program->uses[op->first_use + i];
+            struct uses *uses = builder->uses + (int64_t)use->resource * queues;
+            if (use->kind != order[turn])
+                continue;
+            if (use->kind == SW_USE_READ) {
+                uses[queue].read = op->ordinal + 1;
+            } else if (use->kind == SW_USE_ADD) {
+                uses[queue].added = op->ordinal + 1;
+            } else {
+                memset(uses, 0, (size_t)queues * sizeof *uses);
+                uses[queue].written = op->ordinal + 1;
+            }
+        }
 }
 
 static bool add_waits(struct sw_program_builder *builder, struct sw_op *op)
@@ -200,12 +221,8 @@ static bool derive_waits(struct sw_program_builder *builder)
     for (int64_t i = 0; i < program->op_count; i++) {
         struct sw_op *op = &program->ops[i];
         memset(builder->counts, 0, (size_t)program->queue_count * sizeof *builder->counts);
-        for (int32_t r = 0; r < op->read_count; r++)
-            wait_for(builder, op->reads[r], true, false);
-        for (int32_t a = 0; a < op->add_count; a++)
-            wait_for(builder, op->adds[a], false, true);
-        for (int32_t w = 0; w < op->write_count; w++)
-            wait_for(builder, op->writes[w], true, true);
+        for (int32_t u = 0; u < op->use_count; u++)
+            wait_for(builder, &program->uses[op->first_use + u]);
         if (!add_waits(builder, op))
             return false;
         note_uses(builder, op);
@@ -256,6 +273,7 @@ void sw_program_free(struct sw_program *program)
         free(program->queues[queue].ops);
     free(program->queues);
     free(program->waits);
+    free(program->uses);
     free(program->ops);
     free(program);
 }

@@ -16,10 +16,17 @@
 
 #include <stdint.h>
 
+/* Every rank has the first ones. Those from SW_LANE_OPTIMIZER on are the machine's: all ranks share
+ * its processors and drives. */
 enum sw_lane {
     SW_LANE_COMPUTE,
+    SW_LANE_ENDS, /* embeddings, final norm and head, where there are several stages: these then do
+                     not wait for the blocks of their own stage */
     SW_LANE_H2D,
     SW_LANE_D2H,
+    SW_LANE_SEND,       /* to another stage */
+    SW_LANE_RECV,       /* from another stage, where the devices cannot reach each other */
+    SW_LANE_COLLECTIVE, /* over the replicas of a stage; of the first of them */
     SW_LANE_OPTIMIZER,
     SW_LANE_STATE_READ,  /* drives → rotating buffers: states of the window */
     SW_LANE_STATE_WRITE, /* and back */
@@ -44,6 +51,10 @@ enum sw_op_kind {
     SW_OP_UPLOAD,   /* host, staging or rotating buffer → device */
     SW_OP_DOWNLOAD, /* device → host, staging or rotating buffer */
     SW_OP_SPILL,    /* staging buffer → drives */
+    SW_OP_SEND,     /* to rank `peer`: an activation, its gradient, partials of bias tables */
+    SW_OP_RECV,     /* out of the mailbox that SEND filled */
+    SW_OP_REDUCE,   /* a unit's gradient over a stage's replicas: sums, each its range or all */
+    SW_OP_GATHER,   /* a unit's weights over a stage's replicas: each its range, to all */
     SW_OP_DECODE_BEGIN,
     SW_OP_DECODE_CROSS, /* keys and values of the encoder output, for a decoder block */
     SW_OP_DECODE_EMBED,
@@ -54,9 +65,24 @@ enum sw_op_kind {
 const char *sw_op_name(enum sw_op_kind kind);
 
 /* What an op that moves bytes carries. */
-enum sw_cargo { SW_CARGO_NONE, SW_CARGO_WEIGHTS, SW_CARGO_GRADIENT, SW_CARGO_ACTIVATION };
+enum sw_cargo {
+    SW_CARGO_NONE,
+    SW_CARGO_WEIGHTS,
+    SW_CARGO_GRADIENT,
+    SW_CARGO_ACTIVATION,
+    SW_CARGO_ACTIVATION_GRADIENT, /* of the target side, of the source side, or both: see sides */
+    SW_CARGO_BIAS,                /* partials of the relative bias tables */
+};
 
-enum { SW_OP_USES = 16 };
+/* Which gradients of a micro-batch travel: bits. */
+enum { SW_SIDE_TARGET = 1, SW_SIDE_SOURCE = 2 };
+
+/* What an op does to a resource. */
+enum sw_use_kind { SW_USE_READ, SW_USE_WRITE, SW_USE_ADD };
+struct sw_use {
+    int32_t resource; /* number private to the builder */
+    enum sw_use_kind kind;
+};
 
 /* A queue that an op waits for: its first `count` ops must be done. */
 struct sw_wait {
@@ -67,27 +93,31 @@ struct sw_op {
     enum sw_op_kind kind;
     enum sw_lane lane;
     enum sw_cargo cargo;
-    int32_t rank;
+    int32_t rank;                    /* whose memory it is about */
+    int32_t peer;                    /* SEND: to; RECV: from; -1 */
     int32_t block, unit, microbatch; /* -1: none. Of an activation: the block that made it */
     /* Places; -1: none, or at home on the device. */
     int32_t context;                /* slot of the block's inside */
     int32_t weights, gradient;      /* slots of the block's own unit, or of `unit` */
-    int32_t input, output, memory;  /* activation slots; memory: of the encoder output */
+    int32_t input, output, memory;  /* activation slots; memory: of the encoder output; SEND: input
+                                       here, output at the peer */
     int32_t buffer;                 /* staging or rotating buffer */
     int64_t first, count;           /* elements of the unit */
     int32_t phase;                  /* of Adafactor; -1: all of them */
     bool clears_own, clears_common; /* gradients of its units begin here, from zero */
+    bool clears_encoder;            /* the gradient of the encoder output begins here, from zero */
     bool to_window;                 /* buffer is a rotating one, not a staging one */
+    bool whole;                     /* REDUCE: every replica gets all of it */
+    uint8_t sides;                  /* SW_CARGO_ACTIVATION_GRADIENT */
 
     int32_t ordinal; /* position in its queue */
     int64_t first_wait;
     int32_t wait_count; /* of program->waits */
-    /* Resources (numbers private to the builder), for tests. */
-    int32_t read_count, write_count, add_count;
-    int32_t reads[SW_OP_USES], writes[SW_OP_USES / 2], adds[SW_OP_USES / 2];
+    int64_t first_use;  /* of program->uses */
+    int32_t use_count;
 };
 
-/* The lanes of rank r are queues r * SW_LANES + lane. */
+/* The lanes of rank r are queues r * SW_LANES + lane; those of the machine, of rank 0. */
 struct sw_queue {
     int32_t *ops; /* owned: indices, in lane order */
     int32_t count;
@@ -99,6 +129,8 @@ struct sw_program {
     int64_t op_count;
     struct sw_wait *waits; /* owned */
     int64_t wait_count;
+    struct sw_use *uses; /* owned */
+    int64_t use_count;
     struct sw_queue *queues; /* owned [queue_count] */
     int32_t queue_count;
     int64_t resource_count;
@@ -108,7 +140,7 @@ void sw_program_free(struct sw_program *program);
 
 static inline int32_t sw_op_queue(const struct sw_op *op)
 {
-    return op->rank * SW_LANES + (int32_t)op->lane;
+    return (op->lane < SW_LANE_OPTIMIZER ? op->rank * SW_LANES : 0) + (int32_t)op->lane;
 }
 
 /* ---- building ---- */
@@ -119,9 +151,9 @@ struct sw_program_builder;
  * way at the same time; those wait for ops of their own lane, too. */
 struct sw_program_builder *sw_program_begin(const char *name, int32_t ranks, int64_t resources,
                                             uint32_t unordered);
-/* Add an op of rank 0; it is borrowed until the next call. Failures stick until the end. */
+/* Add an op of rank `rank`; it is borrowed until the next call. Failures stick until the end. */
 struct sw_op *sw_program_add(struct sw_program_builder *builder, enum sw_op_kind kind,
-                             enum sw_lane lane);
+                             enum sw_lane lane, int32_t rank);
 /* Of the op added last. */
 void sw_program_reads(struct sw_program_builder *builder, int64_t resource);
 void sw_program_writes(struct sw_program_builder *builder, int64_t resource);

@@ -27,6 +27,8 @@ void sw_plan_drop_programs(struct sw_plan *plan);
 /* budget.c: sizes of blocks, buffers and everything, for the bounds and homes of `plan`. */
 void sw_plan_measure_blocks(struct sw_plan *plan);
 void sw_plan_make_budget(struct sw_plan *plan);
+/* Fixed places along the agendas. False: no memory. */
+bool sw_plan_count_slots(struct sw_plan *plan);
 bool sw_plan_fits(const struct sw_plan *plan);
 
 /* placement.c: choose what the request leaves open. SW_E_FIT when nothing fits. */

@@ -20,8 +20,23 @@ struct clock {
     struct running *running; /* [queue_count] */
     int32_t *done;           /* [queue_count] */
     double now;
+    double *device_seconds; /* [MOST_DEVICES][SW_RESOURCES] */
     struct sw_simulation result;
 };
+
+enum { MOST_DEVICES = 64 };
+
+/* Devices have arithmetic and links of their own; the rest is the machine's. */
+static bool is_of_device(int resource)
+{
+    return resource == SW_RESOURCE_DEVICE || resource == SW_RESOURCE_LINK_UP ||
+           resource == SW_RESOURCE_LINK_DOWN;
+}
+
+static int32_t place_of(const struct sw_op_cost *cost, int resource)
+{
+    return is_of_device(resource) ? cost->device % MOST_DEVICES : 0;
+}
 
 const char *sw_resource_name(enum sw_resource resource)
 {
@@ -51,8 +66,12 @@ static bool waits_are_over(const struct clock *clock, const struct sw_op *op)
 
 static void account(struct clock *clock, const struct sw_op_cost *cost)
 {
-    for (int i = 0; i < SW_RESOURCES; i++)
-        clock->result.resource_seconds[i] += cost->seconds * (double)cost->load[i];
+    for (int i = 0; i < SW_RESOURCES; i++) {
+        double *seconds = &clock->device_seconds[place_of(cost, i) * SW_RESOURCES + i];
+        *seconds += cost->seconds * (double)cost->load[i];
+        if (*seconds > clock->result.resource_seconds[i])
+            clock->result.resource_seconds[i] = *seconds;
+    }
 }
 
 /* Start what can start; ops that take no time are over at once, which may let others start. */
@@ -92,11 +111,19 @@ static double speed(const struct clock *clock, const struct running *running)
             continue;
         double load = 0;
         for (int32_t q = 0; q < clock->program->queue_count; q++)
-            if (clock->running[q].op != NULL)
+            if (clock->running[q].op != NULL &&
+                place_of(&clock->running[q].cost, r) == place_of(&running->cost, r))
                 load += (double)clock->running[q].cost.load[r];
         most = load > most ? load : most;
     }
     return 1.0 / most;
+}
+
+static void note_busy(struct clock *clock, const struct sw_op *op, double seconds)
+{
+    clock->result.busy_seconds[op->lane] += seconds;
+    if (clock->result.queue_seconds != NULL)
+        clock->result.queue_seconds[sw_op_queue(op)] += seconds;
 }
 
 /* On to the next end of an op. False when nothing is under way. */
@@ -120,7 +147,7 @@ static bool advance(struct clock *clock)
         struct running *running = &clock->running[q];
         if (running->op == NULL)
             continue;
-        clock->result.busy_seconds[running->op->lane] += step;
+        note_busy(clock, running->op, step);
         running->left -= step * running->speed;
     }
     for (int32_t q = 0; q < queues; q++) {
@@ -141,7 +168,7 @@ static void run_serially(struct clock *clock)
         clock->cost(op, clock->context, &cost);
         account(clock, &cost);
         clock->now += cost.seconds;
-        clock->result.busy_seconds[op->lane] += cost.seconds;
+        note_busy(clock, op, cost.seconds);
     }
 }
 
@@ -149,10 +176,13 @@ sw_code sw_program_simulate(const struct sw_program *program, sw_op_cost_fn cost
                             bool overlap, struct sw_simulation *out, struct sw_err *err)
 {
     struct clock clock = {.program = program, .cost = cost, .context = context};
+    clock.result.queue_seconds = out->queue_seconds;
+    clock.device_seconds =
+        sw_calloc((int64_t)MOST_DEVICES * SW_RESOURCES, sizeof *clock.device_seconds);
     clock.running = sw_calloc(program->queue_count, sizeof *clock.running);
     clock.done = sw_calloc(program->queue_count, sizeof *clock.done);
     sw_code code = SW_OK;
-    if (clock.running == NULL || clock.done == NULL) {
+    if (clock.running == NULL || clock.done == NULL || clock.device_seconds == NULL) {
         code = SW_FAIL(err, SW_E_MEMORY, "no memory to simulate %lld ops",
                        (long long)program->op_count);
     } else if (overlap) {
@@ -164,6 +194,7 @@ sw_code sw_program_simulate(const struct sw_program *program, sw_op_cost_fn cost
     } else {
         run_serially(&clock);
     }
+    free(clock.device_seconds);
     free(clock.running);
     free(clock.done);
     if (code != SW_OK)

@@ -7,12 +7,13 @@
 
 /* Measured rates of the machine, per second; 0: not known. */
 struct sw_plan_rates {
-    bool device_is_host;    /* the device computes on the host's CPUs and memory */
-    double gemm_flops;      /* of the device */
-    double device_bytes;    /* of the device's memory, reads plus writes */
-    double optimizer_bytes; /* host optimizer, reads plus writes */
-    double host_bytes;      /* of host memory (triad), reads plus writes */
-    double h2d_bytes, d2h_bytes;
+    bool device_is_host;         /* the device computes on the host's CPUs and memory */
+    double gemm_flops;           /* of the device */
+    double device_bytes;         /* of the device's memory, reads plus writes */
+    double optimizer_bytes;      /* host optimizer, reads plus writes */
+    double host_bytes;           /* of host memory (triad), reads plus writes */
+    double h2d_bytes, d2h_bytes; /* of one device's link */
+    double peer_bytes;           /* from device to device */
     double nvme_read_bytes, nvme_write_bytes; /* of all spill directories together */
     const char *origin; /* where they are from, in words, for explain.c; NULL: nothing is said */
 };
@@ -36,13 +37,17 @@ const char *sw_resource_name(enum sw_resource resource);
 struct sw_op_cost {
     double seconds;           /* with nobody else about */
     float load[SW_RESOURCES]; /* share of each resource that it then takes; 0 .. 1 */
+    int32_t device;           /* whose arithmetic and links it uses; others have their own */
 };
 typedef void (*sw_op_cost_fn)(const struct sw_op *op, void *context, struct sw_op_cost *out);
 
 struct sw_simulation {
     double makespan_seconds;
     double busy_seconds[SW_LANES];         /* an op under way, however slowly */
-    double resource_seconds[SW_RESOURCES]; /* of full use: seconds times load */
+    double resource_seconds[SW_RESOURCES]; /* of full use: seconds times load; of the device with
+                                              the most */
+    double *queue_seconds; /* borrowed [queue_count], set before; as busy_seconds. NULL: not wanted
+                            */
 };
 
 /* Each lane runs its ops in order, one at a time, each as soon as its waits are over; where ops ask

@@ -9,39 +9,90 @@ static void set_range(struct sw_op *op, int64_t unit, int64_t first, int64_t cou
 }
 
 /* Where the gradient is that a step reads. */
-static int64_t gradient_place(const struct sw_build *b, int64_t unit)
+static int64_t gradient_place(const struct sw_build *b, int64_t unit, int32_t rank)
 {
     return sw_build_early(b) || sw_plan_gradient_stays(b->plan, unit)
-               ? sw_build_accumulator(b, unit)
+               ? sw_build_accumulator(b, unit, rank)
                : b->r.held + unit;
 }
 
-/* All of it where it is: in device memory, or in host memory. */
-static void step_whole(struct sw_build *b, int64_t unit, const struct sw_unit_flow *flow)
+/* Stepped weights to the devices that have them at home: to every replica, or to the one whose
+ * range it is; what is used all over, to every rank. buffer < 0: out of the host's own array. */
+static void upload_stepped(struct sw_build *b, int64_t unit, struct sw_range piece, int32_t buffer,
+                           int64_t source)
 {
-    int64_t elements = b->model->units[unit].elements;
-    struct sw_op *op = sw_program_add(b->program, SW_OP_STEP, SW_LANE_OPTIMIZER);
-    set_range(op, unit, 0, elements);
-    op->phase = -1;
+    const struct sw_plan *plan = b->plan;
+    bool sharded = sw_plan_is_sharded(plan, unit, sw_plan_weights_part(plan, unit));
+    for (int32_t rank = 0; rank < plan->ranks; rank++) {
+        int32_t replica = rank / plan->stages;
+        struct sw_range own = sw_plan_range(plan, unit, replica);
+        bool has = sw_plan_stage_has(plan, rank % plan->stages, unit);
+        if (!has || (sharded && (piece.first < own.first ||
+                                 piece.first + piece.count > own.first + own.count)))
+            continue;
+        struct sw_op *op = sw_program_add(b->program, SW_OP_UPLOAD, SW_LANE_H2D, rank);
+        op->cargo = SW_CARGO_WEIGHTS;
+        set_range(op, unit, piece.first, piece.count);
+        op->buffer = buffer;
+        op->to_window = buffer >= 0;
+        sw_program_reads(b->program, source);
+        sw_program_adds(b->program, b->r.weights + unit);
+    }
+}
+
+static void step_op(struct sw_build *b, int64_t unit, int32_t rank, struct sw_range range,
+                    int phase, int64_t states)
+{
+    struct sw_op *op = sw_program_add(b->program, SW_OP_STEP, SW_LANE_OPTIMIZER, rank);
+    set_range(op, unit, range.first, range.count);
+    op->phase = phase;
     op->gradient = b->gradient_slot[unit];
-    sw_program_reads(b->program, gradient_place(b, unit));
+    sw_program_reads(b->program, gradient_place(b, unit, rank));
     if (!sw_build_early(b))
         sw_program_reads(b->program, b->r.norm);
-    sw_program_writes(b->program, b->r.states + b->first_chunk[unit]);
-    if (!flow->weights_whole) {
+    sw_program_writes(b->program, b->r.states + states);
+}
+
+/* In device memory: all of it on every replica alike, or each replica its range. */
+static void step_on_devices(struct sw_build *b, int64_t unit)
+{
+    const struct sw_plan *plan = b->plan;
+    bool everywhere = sw_plan_steps_everywhere(plan, unit);
+    int phases = everywhere ? 1 : sw_plan_phases(plan);
+    for (int phase = 0; phase < phases; phase++)
+        for (int32_t d = 0; d < plan->replicas; d++) {
+            struct sw_range range = sw_plan_range(plan, unit, d);
+            if (everywhere)
+                range = (struct sw_range){0, b->model->units[unit].elements};
+            if (range.count == 0)
+                continue;
+            step_op(b, unit, sw_build_rank_of(b, unit, d), range, everywhere ? -1 : phase,
+                    b->first_chunk[unit]);
+            sw_program_adds(b->program, b->r.weights + unit);
+        }
+    sw_build_share_weights(b, unit);
+}
+
+/* In host memory, in place. */
+static void step_in_host(struct sw_build *b, int64_t unit, const struct sw_unit_flow *flow)
+{
+    struct sw_range all = {0, b->model->units[unit].elements};
+    step_op(b, unit, sw_build_rank_of(b, unit, 0), all, -1, b->first_chunk[unit]);
+    if (flow->weights_whole)
+        for (int32_t d = 0; d < b->plan->replicas; d++) {
+            bool sharded = sw_plan_is_sharded(b->plan, unit, SW_PART_WEIGHTS);
+            struct sw_range range = sharded ? sw_plan_range(b->plan, unit, d) : all;
+            if (range.count > 0 && (sharded || d == 0))
+                upload_stepped(b, unit, range, -1, b->r.states + b->first_chunk[unit]);
+        }
+    else
         sw_program_adds(b->program, b->r.weights + unit);
-        return;
-    }
-    op = sw_program_add(b->program, SW_OP_UPLOAD, SW_LANE_H2D);
-    op->cargo = SW_CARGO_WEIGHTS;
-    set_range(op, unit, 0, elements);
-    sw_program_reads(b->program, b->r.states + b->first_chunk[unit]);
-    sw_program_adds(b->program, b->r.weights + unit);
 }
 
 struct piece {
-    int64_t unit, first, count, states; /* states: resource */
-    int32_t buffer;
+    int64_t unit, states; /* states: resource */
+    struct sw_range range;
+    int32_t buffer, rank;
     int phase;
     bool last_phase;
     const struct sw_unit_flow *flow;
@@ -53,8 +104,8 @@ static void bring(struct sw_build *b, const struct piece *piece)
     uint32_t gradient = flow->read_parts & 1U << SW_PART_GRADIENT;
     bool states = flow->read_parts != gradient && sw_plan_phase_reads_master(b->plan, piece->phase);
     if (gradient != 0 || states) {
-        struct sw_op *op = sw_program_add(b->program, SW_OP_READ, SW_LANE_STATE_READ);
-        set_range(op, piece->unit, piece->first, piece->count);
+        struct sw_op *op = sw_program_add(b->program, SW_OP_READ, SW_LANE_STATE_READ, piece->rank);
+        set_range(op, piece->unit, piece->range.first, piece->range.count);
         op->buffer = piece->buffer;
         op->phase = piece->phase;
         if (gradient != 0)
@@ -63,19 +114,20 @@ static void bring(struct sw_build *b, const struct piece *piece)
         sw_program_adds(b->program, b->r.state_buffer + piece->buffer);
     }
     if (flow->gradient_down) {
-        struct sw_op *op = sw_program_add(b->program, SW_OP_DOWNLOAD, SW_LANE_D2H);
+        struct sw_op *op = sw_program_add(b->program, SW_OP_DOWNLOAD, SW_LANE_D2H, piece->rank);
         op->cargo = SW_CARGO_GRADIENT;
-        set_range(op, piece->unit, piece->first, piece->count);
+        set_range(op, piece->unit, piece->range.first, piece->range.count);
         op->gradient = b->gradient_slot[piece->unit];
         op->buffer = piece->buffer;
         op->to_window = true;
-        sw_program_reads(b->program, gradient_place(b, piece->unit));
+        sw_program_reads(b->program, gradient_place(b, piece->unit, piece->rank));
         sw_program_adds(b->program, b->r.state_buffer + piece->buffer);
     }
     if (sw_build_early(b) && piece->phase == 0) {
-        struct sw_op *op = sw_program_add(b->program, SW_OP_PARTIALS, SW_LANE_OPTIMIZER);
+        struct sw_op *op =
+            sw_program_add(b->program, SW_OP_PARTIALS, SW_LANE_OPTIMIZER, piece->rank);
         op->cargo = SW_CARGO_GRADIENT;
-        set_range(op, piece->unit, piece->first, piece->count);
+        set_range(op, piece->unit, piece->range.first, piece->range.count);
         op->buffer = piece->buffer;
         op->to_window = true;
         sw_program_reads(b->program, b->r.state_buffer + piece->buffer);
@@ -87,31 +139,26 @@ static void take_back(struct sw_build *b, const struct piece *piece)
 {
     const struct sw_unit_flow *flow = piece->flow;
     if (flow->write_parts != 0) {
-        struct sw_op *op = sw_program_add(b->program, SW_OP_WRITE, SW_LANE_STATE_WRITE);
-        set_range(op, piece->unit, piece->first, piece->count);
+        struct sw_op *op =
+            sw_program_add(b->program, SW_OP_WRITE, SW_LANE_STATE_WRITE, piece->rank);
+        set_range(op, piece->unit, piece->range.first, piece->range.count);
         op->buffer = piece->buffer;
         sw_program_reads(b->program, b->r.state_buffer + piece->buffer);
         sw_program_writes(b->program, piece->states);
         if (b->plan->homes[piece->unit].weights == SW_TIER_NVME)
             sw_program_adds(b->program, b->r.weights + piece->unit);
     }
-    if (flow->weights_up) {
-        struct sw_op *op = sw_program_add(b->program, SW_OP_UPLOAD, SW_LANE_H2D);
-        op->cargo = SW_CARGO_WEIGHTS;
-        set_range(op, piece->unit, piece->first, piece->count);
-        op->buffer = piece->buffer;
-        op->to_window = true;
-        sw_program_reads(b->program, b->r.state_buffer + piece->buffer);
-        sw_program_adds(b->program, b->r.weights + piece->unit);
-    }
+    if (flow->weights_up)
+        upload_stepped(b, piece->unit, piece->range, piece->buffer,
+                       b->r.state_buffer + piece->buffer);
 }
 
 static void step_piece(struct sw_build *b, const struct piece *piece)
 {
     bring(b, piece);
     bool in_host = b->plan->homes[piece->unit].gradient == SW_TIER_HOST && !sw_build_early(b);
-    struct sw_op *op = sw_program_add(b->program, SW_OP_STEP, SW_LANE_OPTIMIZER);
-    set_range(op, piece->unit, piece->first, piece->count);
+    struct sw_op *op = sw_program_add(b->program, SW_OP_STEP, SW_LANE_OPTIMIZER, piece->rank);
+    set_range(op, piece->unit, piece->range.first, piece->range.count);
     op->buffer = piece->buffer;
     op->phase = piece->phase;
     if (in_host)
@@ -127,31 +174,46 @@ static void step_piece(struct sw_build *b, const struct piece *piece)
     take_back(b, piece);
 }
 
+/* Through the rotating buffers, piece by piece; `states`: the resource of the range's first piece.
+ */
+static int64_t step_range(struct sw_build *b, int64_t unit, int32_t replica, int phase,
+                          const struct sw_unit_flow *flow, int64_t states)
+{
+    struct sw_range range = sw_plan_range(b->plan, unit, replica);
+    for (int64_t at = 0; at < range.count; at += b->plan->state_chunk) {
+        int64_t left = range.count - at;
+        const struct piece piece = {
+            .unit = unit,
+            .states = states++,
+            .range = {range.first + at, left < b->plan->state_chunk ? left : b->plan->state_chunk},
+            .buffer = (int32_t)(b->next_state_buffer++ % b->plan->state_buffers),
+            .rank = sw_build_rank_of(b, unit, replica),
+            .phase = phase,
+            .last_phase = phase == sw_plan_phases(b->plan) - 1,
+            .flow = flow,
+        };
+        step_piece(b, &piece);
+    }
+    return states;
+}
+
 void sw_build_step_unit(struct sw_build *b, int64_t unit)
 {
     struct sw_unit_flow flow;
     sw_plan_unit_flow(b->plan, unit, &flow);
-    if (!flow.chunked) {
-        step_whole(b, unit, &flow);
+    if (b->plan->homes[unit].states == SW_TIER_DEVICE) {
+        step_on_devices(b, unit);
         return;
     }
-    int64_t elements = b->model->units[unit].elements;
-    int phases = sw_plan_phases(b->plan);
-    for (int phase = 0; phase < phases; phase++)
-        for (int64_t chunk = 0; chunk < sw_build_chunks(b, unit); chunk++) {
-            int64_t first = chunk * b->plan->state_chunk, left = elements - first;
-            const struct piece piece = {
-                .unit = unit,
-                .first = first,
-                .count = left < b->plan->state_chunk ? left : b->plan->state_chunk,
-                .states = b->r.states + b->first_chunk[unit] + chunk,
-                .buffer = (int32_t)(b->next_state_buffer++ % b->plan->state_buffers),
-                .phase = phase,
-                .last_phase = phase == phases - 1,
-                .flow = &flow,
-            };
-            step_piece(b, &piece);
-        }
+    if (!flow.chunked) {
+        step_in_host(b, unit, &flow);
+        return;
+    }
+    for (int phase = 0; phase < sw_plan_phases(b->plan); phase++) {
+        int64_t states = b->r.states + b->first_chunk[unit];
+        for (int32_t d = 0; d < b->plan->replicas; d++)
+            states = step_range(b, unit, d, phase, &flow, states);
+    }
 }
 
 void sw_build_window_until(struct sw_build *b, int64_t unit)

@@ -48,7 +48,8 @@ sw_code sw_session_dataset(struct sw_session *session, const char *path, struct 
 sw_code sw_session_evaluate(struct sw_session *session, const struct sw_dataset *dataset,
                             double *loss, int64_t *tokens, struct sw_err *err)
 {
-    int64_t rows = session->plan->bounds.rows * session->plan->microbatches;
+    int64_t rows =
+        session->plan->bounds.rows * session->plan->microbatches * session->plan->replicas;
     int64_t total = sw_dataset_rows(dataset);
     const struct sw_batcher_options options = {.global_batch = rows};
     struct sw_batcher *batcher = NULL;

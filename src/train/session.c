@@ -3,6 +3,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "io/measure.h"
+#include "kernels/comm.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -50,10 +51,6 @@ sw_code sw_session_check(const struct sw_config *config, const struct sw_device_
         const char *key, *why;
         bool asked;
     } later[] = {
-        {"parallel.pipeline", "not in this version; leave it at its default",
-         config->parallel.pipeline > 1},
-        {"parallel.data", "not in this version; leave it at its default",
-         config->parallel.data > 1},
         {"optimizer.where", "on the cpu there is no device beside the host; use auto or host",
          alone && (where == SW_CFG_WHERE_DEVICE || where == SW_CFG_WHERE_STREAM)},
         {"optimizer.where", "stream is not in this version; use auto",
@@ -186,6 +183,60 @@ sw_code sw_session_optimizer(const struct sw_config *config, int64_t total_steps
     return code == SW_OK ? SW_OK : sw_config_locate(config, err);
 }
 
+/* Generation runs on one rank. */
+static void set_grid(const struct sw_session *session, enum sw_purpose purpose,
+                     struct sw_plan_request *out)
+{
+    static const enum sw_schedule schedules[] = {SW_SCHEDULE_AUTO, SW_SCHEDULE_LAYERED,
+                                                 SW_SCHEDULE_1F1B, SW_SCHEDULE_GPIPE};
+    const struct sw_config *config = session->config;
+    bool grid = purpose != SW_FOR_GENERATION;
+    out->pipeline = grid ? (int32_t)config->parallel.pipeline : 1;
+    out->data = grid ? (int32_t)config->parallel.data : 1;
+    out->zero = (int)config->parallel.zero;
+    out->schedule = schedules[config->parallel.schedule];
+    out->devices = session->devices;
+}
+
+/* Physical devices of all ranks: as listed, else one each. The CPU back end has one, which all
+ * share. */
+static sw_code list_devices(struct sw_session *session, const struct sw_plan_request *request,
+                            struct sw_err *err)
+{
+    const struct sw_config *config = session->config;
+    const struct sw_integers *list = &config->devices.list;
+    int64_t ranks = (int64_t)request->pipeline * request->data;
+    int count = 1;
+    if (ranks > SW_SESSION_RANKS)
+        return SW_FAIL(err, SW_E_USAGE, "parallel.pipeline x parallel.data: %lld ranks; at most %d",
+                       (long long)ranks, (int)SW_SESSION_RANKS);
+    if (config->devices.count > 0 && config->devices.count != ranks &&
+        request->purpose != SW_FOR_GENERATION)
+        return SW_FAIL(err, SW_E_USAGE,
+                       "devices.count: %lld, but parallel.pipeline x parallel.data make %lld ranks",
+                       (long long)config->devices.count, (long long)ranks);
+    sw_code code = session->device->count(&count, err);
+    for (int64_t i = 0; i < list->count && code == SW_OK; i++)
+        if (session->device->asynchronous && list->items[i] >= count)
+            code = SW_FAIL(err, SW_E_USAGE, "devices.list: there is no device %lld (of %d)",
+                           (long long)list->items[i], count);
+    if (code == SW_OK && list->count > 0 && list->count < ranks)
+        code =
+            SW_FAIL(err, SW_E_USAGE, "devices.list: %lld devices for %lld ranks; name one a rank",
+                    (long long)list->count, (long long)ranks);
+    if (code == SW_OK && list->count == 0 && session->device->asynchronous && ranks > count)
+        code =
+            SW_FAIL(err, SW_E_USAGE,
+                    "parallel.pipeline x parallel.data: %lld ranks, but %d GPUs; ranks share one "
+                    "when devices.list repeats it",
+                    (long long)ranks, count);
+    for (int64_t i = 0; i < ranks && code == SW_OK; i++)
+        session->devices[i] = !session->device->asynchronous ? 0
+                              : list->count > 0              ? (int32_t)list->items[i]
+                                                             : (int32_t)i;
+    return code;
+}
+
 sw_code sw_session_request(struct sw_session *session, enum sw_purpose purpose,
                            struct sw_plan_request *out, struct sw_err *err)
 {
@@ -210,6 +261,10 @@ sw_code sw_session_request(struct sw_session *session, enum sw_purpose purpose,
     };
     out->rates.device_is_host = cpu;
     out->device_is_remote = !cpu;
+    set_grid(session, purpose, out);
+    sw_code code = list_devices(session, out, err);
+    if (code != SW_OK)
+        return sw_config_locate(config, err);
     return sw_tiers_limits(config, cpu, out, err) == SW_OK ? SW_OK : sw_config_locate(config, err);
 }
 
@@ -265,7 +320,8 @@ sw_code sw_session_load(struct sw_session *session, struct sw_err *err)
         .optim = session->plan->request.optim,
         .device = session->device,
         .pool = session->pool,
-        .device_index = config->devices.list.count > 0 ? (int)config->devices.list.items[0] : 0,
+        .comm = &sw_comm_local,
+        .devices = session->devices,
         .seed = (uint64_t)config->train.seed,
         .dropout =
             config->train.dropout >= 0 ? (float)config->train.dropout : session->model->t5.dropout,

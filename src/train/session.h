@@ -11,6 +11,8 @@
 #include "train/progress.h"
 #include "train/tiers.h"
 
+enum { SW_SESSION_RANKS = 64 };
+
 struct sw_session {
     const struct sw_config *config;
     const struct sw_device_ops *device;
@@ -25,6 +27,7 @@ struct sw_session {
     struct sw_tokenizer *tokenizer;
     struct sw_optim_settings optim; /* training */
     struct sw_tiers tiers;
+    int32_t devices[SW_SESSION_RANKS]; /* physical device of each rank */
     struct sw_plan *plan;
     struct sw_engine *engine;
 };

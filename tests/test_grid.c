@@ -1,0 +1,258 @@
+/* Pipelines and replicas of small random T5 models on the CPU back end: what must not change a
+ * result does not, and memory is cut as ZeRO says. */
+#include "tests/engine_rig.h"
+
+#include <math.h>
+
+/* Sums of another order: a few units in the last place, carried over three steps. */
+static void assert_close(const struct outcome *a, const struct outcome *b, const char *what)
+{
+    for (int step = 0; step < STEPS; step++) {
+        if (!(fabs(a->loss[step] - b->loss[step]) <= 1e-5 * b->loss[step]))
+            fail_msg("%s: loss %.9g of step %d, not %.9g", what, a->loss[step], step,
+                     b->loss[step]);
+        if (!(fabs(a->norm[step] - b->norm[step]) <= 1e-4 * b->norm[step]))
+            fail_msg("%s: norm %.9g of step %d, not %.9g", what, a->norm[step], step,
+                     b->norm[step]);
+    }
+}
+
+static const char *describe(const struct setup *setup)
+{
+    static char text[160];
+    snprintf(text, sizeof text,
+             "pipeline %d, data %d, zero %d, %s, states %s, weights %s, activations %s%s%s",
+             setup->pipeline, setup->data, setup->zero, sw_schedule_name(setup->schedule),
+             sw_tier_name(setup->optimizer), sw_tier_name(setup->params),
+             sw_tier_name(setup->activations), setup->recompute ? ", recomputed" : "",
+             setup->mailbox ? ", mailboxes" : "");
+    return text;
+}
+
+static void assert_same(const struct setup *setup, const struct outcome *want)
+{
+    struct outcome have = train(setup);
+    assert_same_outcome(&have, want, describe(setup));
+    free_outcome(&have);
+}
+
+static void stages_change_no_bit(void **state)
+{
+    (void)state;
+    static const enum sw_schedule schedules[] = {SW_SCHEDULE_LAYERED, SW_SCHEDULE_1F1B,
+                                                 SW_SCHEDULE_GPIPE};
+    for (int s = 0; s < 3; s++) {
+        struct setup setup = {
+            .micro_batch = 2, .threads = 2, .dropout = 0.1f, .schedule = schedules[s]};
+        struct outcome want = train(&setup);
+        for (setup.pipeline = 2; setup.pipeline <= 5; setup.pipeline++) {
+            setup.mailbox = setup.pipeline == 3;
+            setup.serial = setup.pipeline == 4;
+            setup.recompute = setup.pipeline == 2;
+            assert_same(&setup, &want);
+        }
+        free_outcome(&want);
+    }
+}
+
+static void nor_do_tiers_below_stages(void **state)
+{
+    (void)state;
+    const struct setup base = {.micro_batch = 3, .threads = 2};
+    struct outcome want = train(&base);
+    static const enum sw_tier tiers[] = {SW_TIER_HOST, SW_TIER_NVME};
+    for (int t = 0; t < 2; t++) {
+        struct setup setup = {.micro_batch = 3,
+                              .threads = 2,
+                              .pipeline = 2 + t,
+                              .params = tiers[t],
+                              .optimizer = tiers[t],
+                              .grads = tiers[t],
+                              .activations = tiers[t],
+                              .chunk_bytes = 4096,
+                              .verify = true};
+        assert_same(&setup, &want);
+        setup.prefetch_depth = 1;
+        setup.schedule = SW_SCHEDULE_LAYERED;
+        assert_same(&setup, &want);
+        struct setup states = {.micro_batch = 3,
+                               .threads = 2,
+                               .pipeline = 3,
+                               .optimizer = tiers[t],
+                               .chunk_bytes = 4096};
+        assert_same(&states, &want);
+    }
+    free_outcome(&want);
+    const struct setup adafactor = {.micro_batch = 3, .threads = 1, .adafactor = true};
+    const struct setup staged = {.micro_batch = 3,
+                                 .threads = 2,
+                                 .adafactor = true,
+                                 .pipeline = 3,
+                                 .optimizer = SW_TIER_HOST};
+    assert_same_bits(&adafactor, &staged);
+    const struct setup early = {.micro_batch = 3, .threads = 1, .early = true};
+    const struct setup early_staged = {
+        .micro_batch = 3, .threads = 2, .early = true, .pipeline = 2, .optimizer = SW_TIER_NVME};
+    assert_same_bits(&early, &early_staged);
+}
+
+/* Equal micro-batches, replicas and schedule: the same bits whatever is cut and wherever it lies.
+ * Other numbers of replicas: the same up to rounding. */
+static void replicas_agree(void **state)
+{
+    (void)state;
+    const struct setup base = {.micro_batch = 1, .threads = 2, .wide = true};
+    struct outcome one = train(&base);
+    for (int data = 2; data <= 4; data += 2) {
+        struct setup setup = base;
+        setup.data = data;
+        struct outcome want = train(&setup);
+        assert_close(&want, &one, describe(&setup));
+        for (setup.zero = 1; setup.zero <= 3; setup.zero++)
+            assert_same(&setup, &want);
+        setup.pipeline = 2;
+        for (setup.zero = 0; setup.zero <= 3; setup.zero++) {
+            static const enum sw_schedule schedules[] = {SW_SCHEDULE_LAYERED, SW_SCHEDULE_1F1B,
+                                                         SW_SCHEDULE_GPIPE, SW_SCHEDULE_LAYERED};
+            setup.optimizer = setup.zero == 1 ? SW_TIER_HOST : SW_TIER_AUTO;
+            setup.params = setup.zero == 3 ? SW_TIER_NVME : SW_TIER_AUTO;
+            setup.schedule = schedules[setup.zero];
+            struct outcome have = train(&setup);
+            assert_close(&have, &one, describe(&setup));
+            if (setup.schedule == SW_SCHEDULE_LAYERED)
+                assert_same_outcome(&have, &want, describe(&setup));
+            free_outcome(&have);
+        }
+        free_outcome(&want);
+    }
+    free_outcome(&one);
+}
+
+static void replicas_agree_with_other_optimizers(void **state)
+{
+    (void)state;
+    struct setup setup = {
+        .micro_batch = 2, .threads = 2, .wide = true, .adafactor = true, .data = 2};
+    for (int kind = 0; kind < 3; kind++) {
+        setup.zero = 0;
+        setup.adafactor = kind == 0;
+        setup.early = kind == 1;
+        setup.bf16_grads = kind == 2;
+        struct outcome want = train(&setup);
+        for (setup.zero = 1; setup.zero <= 3; setup.zero++)
+            assert_same(&setup, &want);
+        setup.optimizer = SW_TIER_NVME;
+        assert_same(&setup, &want);
+        setup.optimizer = SW_TIER_AUTO;
+        free_outcome(&want);
+    }
+}
+
+/* Eight rows over three replicas are 3, 3 and 2; over eight, one each; and with micro-batches of 3
+ * some replicas have none of the second. */
+static void rows_that_do_not_divide(void **state)
+{
+    (void)state;
+    const struct setup base = {.micro_batch = 8, .threads = 2};
+    struct outcome one = train(&base);
+    for (int data = 3; data <= 8; data += 5) {
+        const struct setup setup = {.micro_batch = 2, .threads = 2, .data = data, .pipeline = 2};
+        struct outcome have = train(&setup);
+        assert_close(&have, &one, describe(&setup));
+        free_outcome(&have);
+    }
+    free_outcome(&one);
+}
+
+static void a_short_batch_leaves_replicas_without_rows(void **state)
+{
+    (void)state;
+    double losses[2], norms[2];
+    for (int i = 0; i < 2; i++) {
+        const struct setup setup = {
+            .micro_batch = 1, .threads = 2, .data = i == 0 ? 1 : 4, .pipeline = 2};
+        struct rig rig;
+        struct rows rows;
+        struct sw_step_result result;
+        open_rig(&rig, &setup);
+        for (int step = 0; step < 2; step++) {
+            make_rows(&rows, step);
+            if (step == 1) { /* one row: three replicas have none, and stale gradients */
+                rows.batch.count = 1;
+                rows.batch.target_tokens = rows.rows[0].target_length;
+            }
+            assert_ok(sw_engine_step(rig.engine, step + 1, 1e-3, &rows.batch, &result, &rig.err),
+                      &rig.err);
+        }
+        losses[i] = result.loss;
+        norms[i] = result.grad_norm;
+        close_rig(&rig);
+    }
+    assert_true(fabs(losses[1] - losses[0]) <= 1e-5 * losses[0]);
+    assert_true(fabs(norms[1] - norms[0]) <= 1e-4 * norms[0]);
+}
+
+static int64_t item(const struct sw_plan *plan, const char *name)
+{
+    int64_t bytes = 0;
+    for (int i = 0; i < plan->item_count; i++)
+        if (strcmp(plan->items[i].name, name) == 0)
+            bytes = plan->stage[0].item_bytes[i];
+    return bytes;
+}
+
+/* Device memory per rank, by the budget, which the engine's high-water mark equals: states /dp from
+ * stage 1 on, gradients from 2, weights from 3, up to whole blocks of a unit. */
+static void memory_follows_the_formulas(void **state)
+{
+    (void)state;
+    int64_t states[4], gradients[4], weights[4];
+    for (int zero = 0; zero <= 3; zero++) {
+        struct setup setup = {.micro_batch = 2,
+                              .threads = 1,
+                              .wide = true,
+                              .data = 2,
+                              .zero = zero,
+                              .params = SW_TIER_DEVICE,
+                              .optimizer = SW_TIER_DEVICE,
+                              .grads = SW_TIER_DEVICE};
+        struct rig rig;
+        open_rig(&rig, &setup);
+        for (int32_t rank = 0; rank < 2; rank++)
+            assert_int_equal(sw_engine_device_bytes(rig.engine, rank),
+                             rig.plan->stage[0].device_bytes);
+        states[zero] = item(rig.plan, "optimizer states");
+        gradients[zero] = item(rig.plan, "held gradients");
+        weights[zero] = item(rig.plan, "weights");
+        close_rig(&rig);
+    }
+    print_message("states    %8lld %8lld %8lld %8lld\n", (long long)states[0], (long long)states[1],
+                  (long long)states[2], (long long)states[3]);
+    print_message("gradients %8lld %8lld %8lld %8lld\n", (long long)gradients[0],
+                  (long long)gradients[1], (long long)gradients[2], (long long)gradients[3]);
+    print_message("weights   %8lld %8lld %8lld %8lld\n", (long long)weights[0],
+                  (long long)weights[1], (long long)weights[2], (long long)weights[3]);
+    for (int zero = 1; zero <= 3; zero++) {
+        assert_true(states[zero] >= states[0] / 2 && states[zero] < states[0] * 3 / 4);
+        assert_int_equal(states[zero], states[1]);
+    }
+    assert_int_equal(gradients[1], gradients[0]);
+    assert_true(gradients[2] >= gradients[0] / 2 && gradients[2] < gradients[0] * 3 / 4);
+    assert_int_equal(gradients[3], gradients[2]);
+    assert_int_equal(weights[2], weights[1]);
+    assert_true(weights[3] >= weights[0] / 2 && weights[3] < weights[0] * 3 / 4);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(stages_change_no_bit),
+        cmocka_unit_test(nor_do_tiers_below_stages),
+        cmocka_unit_test(replicas_agree),
+        cmocka_unit_test(replicas_agree_with_other_optimizers),
+        cmocka_unit_test(rows_that_do_not_divide),
+        cmocka_unit_test(a_short_batch_leaves_replicas_without_rows),
+        cmocka_unit_test(memory_follows_the_formulas),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -9,21 +9,26 @@
 #include <string.h>
 #include <unistd.h>
 
-/* spillway-cuda.so of the folder above this program's. NULL, with the reason printed: skip. */
+/* spillway-cuda.so of the nearest folder above this program's that has one. NULL, with the reason
+ * printed: skip. */
 static inline const struct sw_device_ops *sw_test_cuda(void)
 {
+    static const char name[] = "/spillway-cuda.so";
     char path[4096];
-    ssize_t bytes = readlink("/proc/self/exe", path, sizeof path - 32);
+    ssize_t bytes = readlink("/proc/self/exe", path, sizeof path - sizeof name);
     if (bytes <= 0)
         return NULL;
     path[bytes] = '\0';
-    for (int up = 0; up < 2; up++) {
-        char *slash = strrchr(path, '/');
-        if (slash == NULL)
-            return NULL;
+    for (char *slash = strrchr(path, '/'); slash != NULL; slash = strrchr(path, '/')) {
+        strcpy(slash, name);
+        if (access(path, R_OK) == 0)
+            break;
         *slash = '\0';
     }
-    strcat(path, "/spillway-cuda.so");
+    if (path[0] == '\0') {
+        printf("skipped: this build has no CUDA back end\n");
+        return NULL;
+    }
     void *module = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (module == NULL) {
         printf("skipped: %s\n", dlerror());

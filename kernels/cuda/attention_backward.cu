@@ -190,10 +190,16 @@ struct entries {
     int64_t count;
 };
 
-SW_TILE_INLINE void entries_add(struct entries e, int64_t entry, float sum)
+/* The lane's entry so far; read well before it is added to. */
+SW_TILE_INLINE float entries_get(struct entries e, int64_t entry)
+{
+    return e.at != NULL && entry >= 0 && entry < e.count ? e.at[entry] : 0.0f;
+}
+
+SW_TILE_INLINE void entries_put(struct entries e, int64_t entry, float sum)
 {
     if (entry >= 0 && entry < e.count)
-        e.at[entry] += sum;
+        e.at[entry] = sum;
 }
 
 /* One block of queries: one head of one row, from `first` on. */
@@ -283,11 +289,12 @@ SW_TILE_INLINE void q_block(struct q_place &p, const struct sw_tiled_attention &
         __syncthreads();
         if (key + Q_KEYS < p.end)
             q_load<D, WARPS>(a, p.at, p.first, key + Q_KEYS, shared);
+        const float before = entries_get(e, entry + key);
         float s[2][4][4] = {};
         q_scores<D, WARPS, DROPOUT>(s, job, p, key, shared);
         if (e.at != NULL) {
             diagonals_add(ring, s, key / 8, p.lane);
-            entries_add(e, entry + key, diagonals_sum(ring, key / 8, p.lane));
+            entries_put(e, entry + key, before + diagonals_sum(ring, key / 8, p.lane));
         }
         const unsigned char *k = shared + L::K + (key / Q_KEYS & 1) * L::KV_BYTES;
         sw_tile_multiply_columns<D, 2, 4>(sums, s, sw_tile_lane_a<D>(shared_address(k), 0, p.lane));
@@ -295,7 +302,8 @@ SW_TILE_INLINE void q_block(struct q_place &p, const struct sw_tiled_attention &
     if (e.at != NULL && p.end > 0) {
         const int after = (p.end + Q_KEYS - 1) / Q_KEYS * Q_KEYS;
         diagonals_end(ring, after / 8, p.lane);
-        entries_add(e, entry + after, diagonals_sum(ring, after / 8, p.lane));
+        const float before = entries_get(e, entry + after);
+        entries_put(e, entry + after, before + diagonals_sum(ring, after / 8, p.lane));
     }
     const float factor[4] = {a.scale, a.scale, a.scale, a.scale};
     sw_tile_put<D, 2>(shared + L::Q, sums, factor, p.warp_row, p.lane);

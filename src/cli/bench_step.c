@@ -197,7 +197,7 @@ static void print_lanes(const struct sw_plan *plan, const struct sw_simulation *
 static sw_code bench(struct sw_session *session, const struct sw_cli_args *args, struct sw_err *err)
 {
     struct sw_plan_request request;
-    struct sw_simulation simulation, serial;
+    struct sw_simulation simulation = {0}, serial = {0};
     struct measured measured = {0};
     int64_t steps = 0;
     sw_code code = sw_cli_integer(&sw_command_bench, args, "run", 1, MAX_STEPS, 0, &steps, err);

@@ -8,7 +8,7 @@
 #include "model/config.h"
 #include "plan/plan.h"
 
-enum { CASES = 600 };
+enum { CASES = 600, MOST_STAGES = 3 };
 
 static struct sw_model *make_model(const uint32_t *random)
 {
@@ -49,7 +49,13 @@ static void set_optimizer(const uint32_t *random, struct sw_optim_settings *opti
 static struct sw_plan_request make_request(const uint32_t *random, const struct sw_model *model,
                                            const struct sw_optim_settings *optim)
 {
+    bool grid = random[3] / 4096 % 2 == 0;
     return (struct sw_plan_request){
+        .pipeline = grid ? (int32_t)(random[3] / 8192 % 3) + 1 : 1,
+        .data = grid ? (int32_t)(random[1] / 8192 % 3) + 1 : 1,
+        .zero = (int)(random[1] / 65536 % 4),
+        .schedule = SW_SCHEDULE_LAYERED,
+        .mailbox = random[3] / 32768 % 2 == 0,
         .model = model,
         .optim = optim,
         .kernels = &sw_cpu_kernels,
@@ -63,7 +69,7 @@ static struct sw_plan_request make_request(const uint32_t *random, const struct 
         .params = random[0] / 4 % 4,
         .optimizer = random[1] / 8 % 4,
         .grads = random[2] / 4 % 4,
-        .activations = random[3] / 1024 % 3 + 1,
+        .activations = grid ? SW_TIER_DEVICE : random[3] / 1024 % 3 + 1,
         .device_is_remote = random[1] / 32 % 4 == 0,
         .host_memory_bytes = random[2] / 16 % 2 == 0 ? 0 : 4500000,
         .nvme_bytes = 1 << 30,
@@ -85,26 +91,45 @@ static bool trains(const struct sw_plan *plan, int64_t unit)
     return plan->request.model->units[unit].trainable;
 }
 
+/* Is an array at home on the device cut into ranges over the replicas, from this stage of ZeRO on?
+ */
+static bool is_cut(const struct sw_plan *plan, int64_t unit, int from)
+{
+    return plan->replicas > 1 && plan->request.zero >= from &&
+           unit != plan->request.model->common_unit;
+}
+
+/* What every replica gets of `bytes` that the others have. */
+static int64_t of_the_others(const struct sw_plan *plan, int64_t bytes)
+{
+    return bytes * (plan->replicas - 1) / plan->replicas;
+}
+
 /* Weights, once a pass; those in the slots when forward ends are not fetched again. Embeddings are
  * read in the forward pass alone, and what is in one slot serves both sides and a tied head. */
 static void add_weights(const struct sw_plan *plan, struct bytes *want)
 {
     const struct sw_model *model = plan->request.model;
-    int64_t width = sw_dtype_bytes(plan->request.compute), later = 0;
-    int64_t slots = plan->stage[0].weight_pools[SW_POOL_BLOCKS].slots;
+    int64_t width = sw_dtype_bytes(plan->request.compute), later[MOST_STAGES] = {0};
     for (int64_t block = model->block_count - 1; block >= 0; block--) {
         const struct sw_block *at = &model->blocks[block];
         int32_t unit = at->units[0];
         bool layer = at->kind == SW_BLOCK_ENCODER || at->kind == SW_BLOCK_DECODER;
         bool table =
             at->kind == SW_BLOCK_EMBED_SOURCE || (at->kind == SW_BLOCK_HEAD && !model->t5.tied);
-        if ((!layer && !table) || plan->homes[unit].weights == SW_TIER_DEVICE)
+        bool device = unit >= 0 && plan->homes[unit].weights == SW_TIER_DEVICE;
+        if ((!layer && !table) || (device && !is_cut(plan, unit, 3)))
             continue;
-        int64_t passes = layer && later++ >= slots ? 2 : 1;
-        int64_t moved = passes * model->units[unit].elements * width;
-        want->lane[SW_LANE_H2D] += moved;
+        int32_t stage = plan->block_stage[block];
+        int64_t slots = plan->stage[stage].weight_pools[SW_POOL_BLOCKS].slots;
+        int64_t passes = layer && later[stage]++ >= slots ? 2 : 1;
+        int64_t bytes = model->units[unit].elements * width;
+        if (device)
+            want->lane[SW_LANE_COLLECTIVE] += passes * of_the_others(plan, bytes);
+        else
+            want->lane[SW_LANE_H2D] += plan->replicas * passes * bytes;
         if (plan->homes[unit].weights == SW_TIER_NVME)
-            want->lane[SW_LANE_FETCH] += moved;
+            want->lane[SW_LANE_FETCH] += passes * bytes;
     }
 }
 
@@ -147,14 +172,18 @@ static void add_gradient(const struct sw_plan *plan, int64_t unit, struct bytes 
     int64_t elements = plan->request.model->units[unit].elements, gradient_passes, master_passes;
     int64_t bytes = elements * (optim->grads == SW_BF16 ? 2 : 4);
     passes_of(optim, &gradient_passes, &master_passes);
+    bool everywhere = states == SW_TIER_DEVICE && !is_cut(plan, unit, 1);
+    if (plan->replicas > 1)
+        want->lane[SW_LANE_COLLECTIVE] += of_the_others(plan, elements * (everywhere ? 8 : 4));
     if (optim->early_step) { /* not held: straight into the rotating buffers */
         if (states != SW_TIER_DEVICE)
             want->lane[SW_LANE_D2H] += gradient_passes * elements * 4;
         return;
     }
-    bool accumulates_at_home = home == SW_TIER_DEVICE && optim->grads == SW_F32;
+    bool accumulates_at_home =
+        home == SW_TIER_DEVICE && optim->grads == SW_F32 && !is_cut(plan, unit, 2);
     if (!accumulates_at_home)
-        want->lane[SW_LANE_D2H] += bytes;
+        want->lane[SW_LANE_D2H] += bytes * (everywhere ? plan->replicas : 1);
     if (states != SW_TIER_DEVICE && home == SW_TIER_DEVICE)
         want->lane[SW_LANE_D2H] += gradient_passes * bytes;
     if (home == SW_TIER_NVME) {
@@ -174,6 +203,9 @@ static void add_states(const struct sw_plan *plan, int64_t unit, struct bytes *w
     int64_t moments = optim->name == SW_OPTIM_ADAMW ? 2 * sw_dtype_bytes(optim->moments) : 0;
     bool own =
         weights != states || (request->compute == SW_F32) != (optim->master == SW_MASTER_FP32);
+    int64_t copies = unit == request->model->common_unit ? plan->ranks
+                     : is_cut(plan, unit, 3)             ? 1
+                                                         : plan->replicas;
     passes_of(optim, &gradient_passes, &master_passes);
     if (states == SW_TIER_NVME) {
         want->lane[SW_LANE_STATE_READ] += master_passes * elements * (4 + moments);
@@ -182,13 +214,55 @@ static void add_states(const struct sw_plan *plan, int64_t unit, struct bytes *w
     if (states != SW_TIER_DEVICE && own && weights == SW_TIER_NVME)
         want->lane[SW_LANE_STATE_WRITE] += elements * width;
     if (states != SW_TIER_DEVICE && own && weights == SW_TIER_DEVICE)
-        want->lane[SW_LANE_H2D] += elements * width;
+        want->lane[SW_LANE_H2D] += copies * elements * width;
+    if (states == SW_TIER_DEVICE && weights == SW_TIER_DEVICE && is_cut(plan, unit, 1) &&
+        !is_cut(plan, unit, 3))
+        want->lane[SW_LANE_COLLECTIVE] += of_the_others(plan, elements * width);
+}
+
+/* What passes between stages, of every replica: a block's input where the block before is
+ * elsewhere, the encoder's output once to every other stage with decoder blocks; the gradient back,
+ * in the decoder with that of the encoder's output beside it; partials of bias tables; what the
+ * common unit became. */
+static void add_messages(const struct sw_plan *plan, struct bytes *want)
+{
+    const struct sw_model *model = plan->request.model;
+    int64_t end = sw_plan_encoder_end(model), sent = 0;
+    int64_t source = plan->class_bytes[SW_SLOTS_SOURCE],
+            target = plan->class_bytes[SW_SLOTS_TARGET];
+    bool has_decoder[MOST_STAGES] = {false};
+    for (int64_t block = 0; block < model->block_count; block++) {
+        enum sw_block_kind kind = model->blocks[block].kind;
+        int32_t stage = plan->block_stage[block];
+        has_decoder[stage] |= kind == SW_BLOCK_DECODER;
+        if (kind == SW_BLOCK_EMBED_SOURCE || kind == SW_BLOCK_EMBED_TARGET)
+            continue;
+        if (stage == plan->block_stage[block - 1])
+            continue;
+        sent += plan->sizes[block - 1].output_bytes; /* forward */
+        if (kind == SW_BLOCK_DECODER)
+            sent += target + source;
+        else
+            sent += kind == SW_BLOCK_HEAD ? target : source;
+    }
+    for (int32_t stage = 1; stage < plan->stages; stage++)
+        sent += has_decoder[stage] ? plan->sizes[end].output_bytes : 0;
+    sent *= plan->microbatches;
+    int64_t common = model->common_unit;
+    for (int32_t stage = 1; stage < plan->stages && trains(plan, common); stage++) {
+        sent += plan->stage[stage].layers * model->t5.bias_buckets * model->t5.heads * 4;
+        if (plan->homes[common].states == SW_TIER_DEVICE)
+            sent += model->units[common].elements * sw_dtype_bytes(plan->request.compute);
+    }
+    want->lane[SW_LANE_SEND] += plan->replicas * sent;
+    want->lane[SW_LANE_RECV] += plan->mailboxes > 0 ? plan->replicas * sent : 0;
 }
 
 static void formula(const struct sw_plan *plan, struct bytes *want)
 {
     *want = (struct bytes){0};
-    want->lane[SW_LANE_H2D] = plan->microbatches * plan->batch_bytes;
+    want->lane[SW_LANE_H2D] = plan->ranks * plan->microbatches * plan->batch_bytes;
+    add_messages(plan, want);
     add_weights(plan, want);
     add_activations(plan, want);
     for (int64_t unit = 0; unit < plan->request.model->unit_count; unit++) {

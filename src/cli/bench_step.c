@@ -197,6 +197,7 @@ static void print_lanes(const struct sw_plan *plan, const struct sw_simulation *
 static sw_code bench(struct sw_session *session, const struct sw_cli_args *args, struct sw_err *err)
 {
     struct sw_plan_request request;
+    struct sw_plan_rates rates;
     struct sw_simulation simulation = {0}, serial = {0};
     struct measured measured = {0};
     int64_t steps = 0;
@@ -207,10 +208,11 @@ static sw_code bench(struct sw_session *session, const struct sw_cli_args *args,
     if (code == SW_OK)
         code = sw_session_request(session, SW_FOR_TRAINING, &request, err);
     if (code == SW_OK)
-        code = find_rates(session, sw_cli_value(&sw_command_bench, args, "machine"), &request.rates,
-                          err);
+        code = sw_session_plan(session, &request, err); /* as train plans */
     if (code == SW_OK)
-        code = sw_session_plan(session, &request, err);
+        code = find_rates(session, sw_cli_value(&sw_command_bench, args, "machine"), &rates, err);
+    if (code == SW_OK)
+        code = sw_plan_price(session->plan, &rates, err);
     if (code == SW_OK)
         code = sw_plan_simulate(session->plan, request.overlap, &simulation, err);
     if (code == SW_OK)

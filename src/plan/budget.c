@@ -489,7 +489,7 @@ void sw_plan_make_budget(struct sw_plan *plan)
 
 int64_t sw_plan_process_bytes(const struct sw_plan *plan)
 {
-    int64_t device = plan->request.rates.device_is_host ? plan->total_bytes[SW_TIER_DEVICE] : 0;
+    int64_t device = plan->request.rates.device_is_host ? plan->devices_bytes : 0;
     return SW_PLAN_PROGRAM_BYTES + plan->total_bytes[SW_TIER_HOST] + device;
 }
 

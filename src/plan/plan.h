@@ -157,7 +157,7 @@ sw_code sw_plan_make(struct sw_plan **out, const struct sw_plan_request *request
 void sw_plan_free(struct sw_plan *plan);
 
 /* Memory of the process when a run starts: what the plan has in host memory, and where that is the
- * device, there; and the program with its threads and tables. Rows come on top. */
+ * device, on all ranks; and the program with its threads and tables. Rows come on top. */
 int64_t sw_plan_process_bytes(const struct sw_plan *plan);
 
 const char *sw_tier_name(enum sw_tier tier);

@@ -222,7 +222,18 @@ static void test_set(void **state)
                    &err);
     assert_refused(sw_config_set(&c, "offload.nvme=[a,,b]", &err), SW_E_USAGE, "offload.nvme",
                    &err);
-    /* Patterns need no quotes, and quotes do what they do in a file. */
+    assert_refused(sw_config_set(&c, "train.steps=[1]", &err), SW_E_USAGE, "not a list", &err);
+    assert_int_equal(c.train.steps, 7);
+    sw_config_deinit(&c);
+}
+
+/* Patterns need no quotes, and quotes do what they do in a file. */
+static void test_set_patterns(void **state)
+{
+    (void)state;
+    struct sw_err err = {0};
+    struct sw_config c = {0};
+    assert_ok(parse(&c, "train: {steps: 5}\n", &err), &err);
     assert_ok(sw_config_set(&c, "train.freeze=[*]", &err), &err);
     assert_int_equal(c.train.freeze.count, 1);
     assert_string_equal(c.train.freeze.items[0], "*");
@@ -234,6 +245,15 @@ static void test_set(void **state)
     assert_string_equal(c.train.freeze.items[0], "a, b");
     assert_ok(sw_config_set(&c, "train.freeze=[]", &err), &err);
     assert_int_equal(c.train.freeze.count, 0);
+    sw_config_deinit(&c);
+}
+
+static void test_set_times(void **state)
+{
+    (void)state;
+    struct sw_err err = {0};
+    struct sw_config c = {0};
+    assert_ok(parse(&c, "train: {steps: 5}\n", &err), &err);
     static const struct {
         const char *text;
         double seconds;
@@ -246,8 +266,6 @@ static void test_set(void **state)
     }
     assert_refused(sw_config_set(&c, "run.max_time=.s", &err), SW_E_USAGE, "0.5m", &err);
     assert_refused(sw_config_set(&c, "run.max_time=1.2.3s", &err), SW_E_USAGE, "0.5m", &err);
-    assert_refused(sw_config_set(&c, "train.steps=[1]", &err), SW_E_USAGE, "not a list", &err);
-    assert_int_equal(c.train.steps, 7);
     sw_config_deinit(&c);
 }
 
@@ -424,6 +442,8 @@ int main(void)
         cmocka_unit_test(test_unknown_keys),
         cmocka_unit_test(test_not_taken),
         cmocka_unit_test(test_set),
+        cmocka_unit_test(test_set_patterns),
+        cmocka_unit_test(test_set_times),
         cmocka_unit_test(test_required),
         cmocka_unit_test(test_clashes),
         cmocka_unit_test(test_locate),

@@ -180,11 +180,11 @@ static int64_t step_range(struct sw_build *b, int64_t unit, int32_t replica, int
                           const struct sw_unit_flow *flow, int64_t states)
 {
     struct sw_range range = sw_plan_range(b->plan, unit, replica);
-    for (int64_t at = 0; at < range.count; at += b->plan->state_chunk) {
+    for (int64_t at = 0; at < range.count; at += b->plan->state_chunk, states++) {
         int64_t left = range.count - at;
         const struct piece piece = {
             .unit = unit,
-            .states = states++,
+            .states = states,
             .range = {range.first + at, left < b->plan->state_chunk ? left : b->plan->state_chunk},
             .buffer = (int32_t)(b->next_state_buffer++ % b->plan->state_buffers),
             .rank = sw_build_rank_of(b, unit, replica),

@@ -90,6 +90,10 @@ static void where_and_how_does_not_change_a_bit(void **state)
             same_run(base, other);
             if (nvme != moved_by_drives(other))
                 fail_msg("%s: the drive is%s used", other, nvme ? " not" : "");
+            char *log = read_text(world->log);
+            assert_non_null(strstr(log, "since the first step began"));
+            assert_true(nvme == (strstr(log, "drives: ") != NULL));
+            free(log);
             free(other);
         }
         free(base);

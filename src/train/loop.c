@@ -122,6 +122,26 @@ static bool every(int64_t interval, int64_t step)
     return interval > 0 && step % interval == 0;
 }
 
+/* What this process took: memory, which was all allocated before the first step, and the drives'
+ * wear. */
+static void show_use(struct sw_run *run)
+{
+    const double mib = 1 << 20;
+    struct sw_engine *engine = run->session.engine;
+    int64_t sealed = sw_engine_sealed_bytes(engine), now = sw_memory_process_bytes();
+    struct sw_spill_counters io;
+    sw_engine_io(engine, &io);
+    if (sealed >= 0 && now >= 0)
+        sw_progress_say(&run->session.progress,
+                        "memory of the process %.1f MiB, %+.1f since the first step began",
+                        (double)now / mib, (double)(now - sealed) / mib);
+    if (io.prepared_bytes > 0)
+        sw_progress_say(&run->session.progress,
+                        "drives: %.1f MiB read, %.1f MiB written, and %.1f to prepare spill files",
+                        (double)io.read_bytes / mib, (double)io.written_bytes / mib,
+                        (double)io.prepared_bytes / mib);
+}
+
 static sw_code stop_early(struct sw_run *run, const char *why, struct sw_err *err)
 {
     char *newest = NULL;
@@ -130,6 +150,7 @@ static sw_code stop_early(struct sw_run *run, const char *why, struct sw_err *er
         code = save(run, err);
     if (code != SW_OK)
         return code;
+    show_use(run);
     newest = sw_run_dir_checkpoint(run->directory, run->state.step);
     code = SW_FAIL(err, SW_E_STOPPED,
                    "stopped after step %lld of %lld (%s); %s has everything, "
@@ -170,22 +191,12 @@ static sw_code loop(struct sw_run *run, struct sw_err *err)
     return SW_OK;
 }
 
-/* Everything was allocated before the first step. */
-static void show_growth(struct sw_run *run)
-{
-    int64_t sealed = sw_engine_sealed_bytes(run->session.engine), now = sw_memory_process_bytes();
-    if (sealed >= 0 && now >= 0)
-        sw_progress_say(&run->session.progress,
-                        "memory of the process %.1f MiB, %+.1f since the first step began",
-                        (double)now / (1 << 20), (double)(now - sealed) / (1 << 20));
-}
-
 static sw_code finish(struct sw_run *run, struct sw_err *err)
 {
     const struct sw_config *config = run->config;
     struct sw_session *session = &run->session;
     sw_code code = sw_engine_drain(session->engine, err);
-    show_growth(run);
+    show_use(run);
     if (code == SW_OK && run->eval_rows != NULL)
         code = evaluate(run, err);
     if (code == SW_E_STOPPED)

@@ -166,10 +166,12 @@ static sw_code save_state(const struct sw_run_state *state, const char *path, st
         &text,
         "{\"format\": %d, \"step\": %lld, \"updates\": %lld, \"nonfinite_steps\": %lld, "
         "\"micro_batch\": %lld, \"rows\": %lld, \"global_batch\": %lld, \"compute\": \"%s\", "
+        "\"pipeline\": %lld, \"data\": %lld, \"schedule\": \"%s\", "
         "\"optimizer\": \"%s\", \"moments\": \"%s\"}\n",
         FORMAT, (long long)state->step, (long long)state->updates,
         (long long)state->nonfinite_steps, (long long)state->micro_batch, (long long)state->rows,
-        (long long)state->global_batch, sw_dtype_name(state->compute),
+        (long long)state->global_batch, sw_dtype_name(state->compute), (long long)state->pipeline,
+        (long long)state->data, sw_schedule_name(state->schedule),
         sw_optim_name_text(state->optimizer), sw_dtype_name(state->moments));
     sw_code code = sw_text_check(&text, path, err);
     if (code == SW_OK)
@@ -213,6 +215,18 @@ static sw_code read_integer(const struct sw_json *json, const char *key, const c
     return SW_FAIL(err, SW_E_FORMAT, "%s: %s is missing or no count", path, key);
 }
 
+/* Older checkpoints have none. */
+static void read_grid(const struct sw_json *json, struct sw_run_state *state)
+{
+    const char *schedule = sw_json_to_string(sw_json_get(json, "schedule"));
+    if (schedule == NULL || !sw_json_to_integer(sw_json_get(json, "pipeline"), &state->pipeline) ||
+        !sw_json_to_integer(sw_json_get(json, "data"), &state->data))
+        return;
+    for (int i = SW_SCHEDULE_LAYERED; i <= SW_SCHEDULE_GPIPE; i++)
+        if (strcmp(schedule, sw_schedule_name((enum sw_schedule)i)) == 0)
+            state->schedule = (enum sw_schedule)i;
+}
+
 static sw_code parse_state(const struct sw_json *json, const char *path, struct sw_run_state *out,
                            struct sw_err *err)
 {
@@ -235,6 +249,7 @@ static sw_code parse_state(const struct sw_json *json, const char *path, struct 
     if (compute != NULL &&
         read_integer(json, "global_batch", path, &state.global_batch, err) != SW_OK)
         return err->code;
+    read_grid(json, &state);
     state.compute =
         compute != NULL && strcmp(compute, sw_dtype_name(SW_BF16)) == 0 ? SW_BF16 : SW_F32;
     const char *optimizer = sw_json_to_string(sw_json_get(json, "optimizer"));

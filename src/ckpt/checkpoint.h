@@ -14,6 +14,8 @@ struct sw_run_state {
     int64_t rows;            /* of the training data */
     int64_t global_batch;    /* rows of a step; 0: not recorded (then `compute` is not, either) */
     enum sw_dtype compute;
+    int64_t pipeline, data; /* stages, replicas; 0: not recorded (then `schedule` is not, either) */
+    enum sw_schedule schedule; /* SW_SCHEDULE_AUTO: not recorded */
     enum sw_optim_name optimizer;
     enum sw_dtype moments;
 };

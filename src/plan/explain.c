@@ -88,6 +88,65 @@ static void json_rates(const struct sw_plan *plan, struct sw_text *out)
     sw_text_add(out, "]}");
 }
 
+/* What the other schedules would take, where they were looked at. */
+static void print_schedule(const struct sw_plan *plan, struct sw_text *out)
+{
+    sw_text_add(out, "schedule   %s", sw_schedule_name(plan->schedule));
+    const char *comma = plan->request.schedule == SW_SCHEDULE_AUTO ? ": predicted " : NULL;
+    for (int i = SW_SCHEDULE_LAYERED; comma != NULL && i <= SW_SCHEDULE_GPIPE; i++) {
+        if (plan->schedule_seconds[i] <= 0)
+            continue;
+        sw_text_add(out, "%s%s %.4g s", comma, sw_schedule_name((enum sw_schedule)i),
+                    plan->schedule_seconds[i]);
+        comma = ", ";
+    }
+    if (comma != NULL && plan->schedule_seconds[SW_SCHEDULE_1F1B] <= 0)
+        sw_text_add(out, "; 1f1b and gpipe keep weights and gradients on the devices, where they "
+                         "do not fit or are not wanted");
+    sw_text_add(out, "\n");
+}
+
+/* Who is where: a line a rank. */
+static void print_grid(const struct sw_plan *plan, struct sw_text *out)
+{
+    if (plan->ranks == 1)
+        return;
+    sw_text_add(out,
+                "grid       %d stages x %d replicas, ZeRO stage %d within a stage's replicas\n",
+                (int)plan->stages, (int)plan->replicas, plan->request.zero);
+    print_schedule(plan, out);
+    sw_text_add(out, "\n%6s %6s %8s %8s %8s %12s\n", "rank", "stage", "replica", "device", "blocks",
+                "memory, MiB");
+    for (int32_t rank = 0; rank < plan->ranks; rank++) {
+        const struct sw_stage_plan *stage = &plan->stage[rank % plan->stages];
+        sw_text_add(out, "%6d %6d %8d %8d %8lld %12.1f%s\n", (int)rank, (int)(rank % plan->stages),
+                    (int)(rank / plan->stages),
+                    plan->request.devices != NULL ? (int)plan->request.devices[rank] : 0,
+                    (long long)stage->layers, mib(stage->device_bytes),
+                    rank % plan->stages == 0 ? "  embeddings and head" : "");
+    }
+    sw_text_add(out, "\n");
+}
+
+static void json_grid(const struct sw_plan *plan, struct sw_text *out)
+{
+    sw_text_add(out,
+                "\"pipeline\": %d, \"data\": %d, \"zero\": %d, \"schedule\": \"%s\", \"ranks\": [",
+                (int)plan->stages, (int)plan->replicas, plan->request.zero,
+                sw_schedule_name(plan->schedule));
+    for (int32_t rank = 0; rank < plan->ranks; rank++) {
+        const struct sw_stage_plan *stage = &plan->stage[rank % plan->stages];
+        sw_text_add(out,
+                    "%s{\"rank\": %d, \"stage\": %d, \"replica\": %d, \"device\": %d, "
+                    "\"blocks\": %lld, \"device_bytes\": %lld}",
+                    rank > 0 ? ", " : "", (int)rank, (int)(rank % plan->stages),
+                    (int)(rank / plan->stages),
+                    plan->request.devices != NULL ? (int)plan->request.devices[rank] : 0,
+                    (long long)stage->layers, (long long)stage->device_bytes);
+    }
+    sw_text_add(out, "], ");
+}
+
 /* The resource in use longest. */
 static const char *binding(const struct sw_plan *plan)
 {
@@ -111,6 +170,7 @@ void sw_plan_print(const struct sw_plan *plan, struct sw_text *out)
     sw_text_add(out, "homes      weights %s, optimizer %s, gradients %s, activations %s\n\n",
                 sw_tier_name(plan->params), sw_tier_name(plan->optimizer),
                 sw_tier_name(plan->grads), sw_tier_name(plan->activations));
+    print_grid(plan, out);
     print_budget(plan, out);
     sw_text_add(out, "\nprocess    %.1f MiB of memory when the run starts\n",
                 mib(sw_plan_process_bytes(plan)));
@@ -170,6 +230,7 @@ void sw_plan_print_json(const struct sw_plan *plan, struct sw_text *out)
                 "\"activations\": \"%s\"}, ",
                 sw_tier_name(plan->params), sw_tier_name(plan->optimizer),
                 sw_tier_name(plan->grads), sw_tier_name(plan->activations));
+    json_grid(plan, out);
     json_budget(plan, out);
     sw_text_add(out, "\"step_flops\": ");
     sw_text_add_json_double(out, plan->step_flops);

@@ -58,6 +58,9 @@ static sw_code plan_run(struct sw_run *run, struct sw_err *err)
             request.micro_batch = run->state.micro_batch < request.global_batch
                                       ? run->state.micro_batch
                                       : request.global_batch;
+        if (request.schedule == SW_SCHEDULE_AUTO && run->state.pipeline == request.pipeline &&
+            run->state.data == request.data)
+            request.schedule = run->state.schedule;
         if (run->config->precision.compute == SW_CFG_DTYPE_AUTO && run->state.global_batch > 0)
             request.compute = run->state.compute;
     }
@@ -79,6 +82,9 @@ static sw_code load_engine(struct sw_run *run, struct sw_err *err)
     run->state.micro_batch = session->plan->bounds.rows;
     run->state.global_batch = run->config->train.global_batch;
     run->state.compute = session->plan->request.compute;
+    run->state.pipeline = session->plan->stages;
+    run->state.data = session->plan->replicas;
+    run->state.schedule = session->plan->schedule;
     run->state.optimizer = session->optim.name;
     run->state.moments = session->optim.moments;
     return code;
@@ -157,6 +163,10 @@ static void introduce(struct sw_run *run)
                     (long long)run->steps, (long long)run->config->train.global_batch,
                     (long long)plan->bounds.rows, plan->recompute ? ", recomputing" : "",
                     run->resumed != NULL ? "; resumed" : "");
+    if (plan->ranks > 1)
+        sw_progress_say(&run->session.progress, "  %d stages x %d replicas, %s, ZeRO %d",
+                        (int)plan->stages, (int)plan->replicas, sw_schedule_name(plan->schedule),
+                        plan->request.zero);
     if (run->resumed != NULL)
         sw_progress_say(&run->session.progress, "  from %s, step %lld", run->resumed,
                         (long long)run->state.step);

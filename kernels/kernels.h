@@ -47,7 +47,8 @@ struct sw_dropout {
 
 struct sw_gemm {
     /* C[m, n] = alpha * op(A)[m, k] * op(B)[k, n] + beta * C; op transposes when trans_* is set.
-     * lda, ldb, ldc are elements between rows as stored. beta is 0 or 1; with 0, C is not read. */
+     * lda, ldb, ldc are elements between rows as stored. beta is 0 or 1; with 0, C is not read;
+     * with 1 and bf16 C, a back end may round the product to bf16 before it adds it. */
     int64_t m, n, k;
     bool trans_a, trans_b;
     const void *a;

@@ -56,6 +56,7 @@ bool sw_cuda_begin(struct sw_stream *stream)
 {
     if (stream->error.code != SW_OK)
         return false;
+    (void)cudaGetLastError(); /* what went wrong elsewhere on this thread is not this stream's */
     cudaError_t error = cudaSetDevice(stream->device->ordinal);
     if (error != cudaSuccess)
         sw_cuda_fail(stream, error, "choosing the GPU");

@@ -1,5 +1,6 @@
 /* Whole runs by the command line: the reference cases (losses, norms, learning rates, weights,
- * evaluation, generations), a run that is stopped and resumed against one that is not, refusals. */
+ * evaluation, generations), also from other tiers, bit for bit; a run that is stopped and resumed
+ * against one that is not, refusals. */
 #include "tests/cli_run.h"
 
 #include "base/text.h"
@@ -197,6 +198,98 @@ static void check_generation(const struct reference *r, char *model, const char 
     free_lines(lines, count);
 }
 
+/* ---- the same from other tiers ---- */
+
+#define ALL(tier)                                                                                  \
+    "--set offload.params=" tier " --set offload.optimizer=" tier " --set offload.grads=" tier     \
+    " --set offload.activations=" tier " "
+
+static const char *const TIERS[] = {
+    ALL("host") "--set devices.threads=2",
+    ALL("host") "--set offload.prefetch_depth=1 --set devices.threads=1",
+    ALL("nvme"),
+    ALL("nvme") "--set offload.prefetch_depth=1 --set io.method=sync --set run.overlap=false",
+    ALL("nvme") "--set offload.prefetch_depth=6 --set io.verify=true --set devices.threads=2",
+    ALL("nvme") "--set precision.master=split",
+};
+
+/* Run a command with settings; the spill directory is the case's. */
+static int run_with(const struct reference *r, const char *command, const char *settings)
+{
+    struct sw_text words = {0};
+    sw_text_add(&words, "%s --set offload.nvme=%s %s", command, r->work, settings);
+    assert_false(words.failed);
+    int status = spillway_words(r->out, r->log, NULL, words.bytes);
+    free(words.bytes);
+    return status;
+}
+
+/* The exit status of training with settings; done, it is compared with the resident run. */
+static int train_from(const struct reference *r, const char *settings)
+{
+    char command[4096], *other = at(r->work, "other");
+    struct sw_err err;
+    sw_err_init(&err);
+    snprintf(command, sizeof command, "train %s --set output.dir=%s", r->config, other);
+    int status = run_with(r, command, settings);
+    if (status != 0 && status != 3)
+        fail_msg("%s, %s: %d: %s", r->name, settings, status, read_text(r->log));
+    if (status == 0) {
+        same_file(r->run, other, "final/model.safetensors");
+        assert_ok(sw_directory_remove(other, &err), &err);
+    }
+    free(other);
+    return status;
+}
+
+/* In the device memory that a refusal says would do, and the micro-batches of the resident run (all
+ * rows, which the result depends on); the rest on the drive. */
+static void check_training_in_little(const struct reference *r)
+{
+    static const char key[] = "devices.memory of ";
+    char settings[256], memory[64] = "64KiB";
+    for (int want = 3; want >= 0; want -= 3) {
+        snprintf(settings, sizeof settings,
+                 "--set train.micro_batch=%.0f --set devices.memory=%s --set offload.params=nvme",
+                 number(r->want, "batch_rows"), memory);
+        assert_int_equal(train_from(r, settings), want);
+        char *log = read_text(r->log), *says = strstr(log, key);
+        if (want == 3 && (says == NULL || sscanf(says + sizeof key - 1, "%63[^ ]", memory) != 1))
+            fail_msg("%s: no %s in: %s", r->name, key, log);
+        free(log);
+    }
+}
+
+/* Evaluation and generation: what they print, word by word. */
+static void check_answers_from(const struct reference *r, const char *settings)
+{
+    char commands[2][4096];
+    snprintf(commands[0], sizeof commands[0], "eval %s --model %s/final", r->config, r->run);
+    snprintf(commands[1], sizeof commands[1],
+             "generate --model %s/final --input %s --beams 2 --max-new-tokens 6", r->run, r->rows);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(run_with(r, commands[i], "--set devices.kind=cpu"), 0);
+        char *want = read_text(r->out);
+        int status = run_with(r, commands[i], settings);
+        if (status != 0)
+            fail_msg("%s, %s: %d: %s", r->name, settings, status, read_text(r->log));
+        char *have = read_text(r->out);
+        assert_string_equal(have, want);
+        free(want);
+        free(have);
+    }
+}
+
+static void check_tiers(const struct reference *r)
+{
+    for (size_t i = 0; i < sizeof TIERS / sizeof *TIERS; i++)
+        assert_int_equal(train_from(r, TIERS[i]), 0);
+    check_training_in_little(r);
+    check_answers_from(r, "--set devices.kind=cpu --set offload.params=host");
+    check_answers_from(r, "--set devices.kind=cpu --set offload.params=nvme "
+                          "--set offload.prefetch_depth=1");
+}
+
 static void check_case(const char *golden, const char *name)
 {
     struct reference r = {.name = name, .directory = at(golden, name), .work = sw_test_scratch()};
@@ -215,6 +308,7 @@ static void check_case(const char *golden, const char *name)
     check_metrics(&r);
     check_weights(&r);
     check_evaluation(&r);
+    check_tiers(&r);
     /* What does not fit is refused, before anything is loaded. */
     char *tiny = at(r.work, "tiny"), place[4096];
     snprintf(place, sizeof place, "output.dir=%s", tiny);

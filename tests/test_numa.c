@@ -20,9 +20,9 @@ static void workers_and_slabs_have_their_nodes(void **state)
     const struct sw_topo_config machine = {.xml = with_devices};
     assert_ok(sw_numa_open(&numa, &machine, 4, directories, 2, "0000:80:00.0", &err), &err);
     assert_non_null(numa.topo);
-    /* Worker 0 is whoever calls; cores before their second threads, half of them on either node. */
+    /* Worker 0 is whoever calls; half of them on either node. */
     assert_int_equal(numa.worker_count, 3);
-    static const char *const wanted[] = {"2", "4", "6"};
+    static const char *const wanted[] = {"0-3", "4-7", "4-7"};
     for (int i = 0; i < 3; i++)
         assert_string_equal(numa.worker_cpus[i], wanted[i]);
     assert_int_equal(numa.slab_node, 1);
@@ -31,6 +31,22 @@ static void workers_and_slabs_have_their_nodes(void **state)
     sw_numa_bind_slabs(&numa, false);
     sw_numa_close(&numa);
     sw_test_scratch_remove(scratch);
+}
+
+/* A CPU each: cores before their second threads. */
+static void a_pool_with_all_cpus_has_one_each(void **state)
+{
+    (void)state;
+    struct sw_err err;
+    struct sw_numa numa;
+    sw_err_init(&err);
+    const struct sw_topo_config machine = {.xml = with_devices};
+    static const char *const wanted[] = {"2", "1", "3", "4", "6", "5", "7"};
+    assert_ok(sw_numa_open(&numa, &machine, 8, NULL, 0, NULL, &err), &err);
+    assert_int_equal(numa.worker_count, 7);
+    for (int i = 0; i < 7; i++)
+        assert_string_equal(numa.worker_cpus[i], wanted[i]);
+    sw_numa_close(&numa);
 }
 
 static void one_node_leaves_all_as_it_is(void **state)
@@ -106,6 +122,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(workers_and_slabs_have_their_nodes),
+        cmocka_unit_test(a_pool_with_all_cpus_has_one_each),
         cmocka_unit_test(one_node_leaves_all_as_it_is),
         cmocka_unit_test(a_worker_is_bound_before_it_works),
     };

@@ -4,6 +4,29 @@
 
 #include <stdlib.h>
 
+/* The node of worker `worker`: nodes have workers in proportion to their CPUs. */
+static int node_of(const struct sw_topo *topo, int64_t worker, int64_t workers)
+{
+    int node = 0;
+    for (int64_t left = worker; node + 1 < sw_topo_node_count(topo); node++) {
+        int here = sw_topo_node_workers(topo, node, (int)workers);
+        if (left < here)
+            break;
+        left -= here;
+    }
+    return node;
+}
+
+/* A pool that has all the CPUs takes one a worker. A smaller one leaves the choice within a node to
+ * the system: another process may have the first ones. */
+static sw_code cpus_of_worker(const struct sw_topo *topo, int64_t worker, int64_t workers,
+                              char **out, struct sw_err *err)
+{
+    if (workers >= sw_topo_node_cpu_count(topo, -1))
+        return sw_topo_worker_cpus(topo, -1, (int)worker, (int)workers, out, err);
+    return sw_topo_ring_cpus(topo, node_of(topo, worker, workers), out, err);
+}
+
 static sw_code place_workers(struct sw_numa *numa, int64_t workers, struct sw_err *err)
 {
     sw_code code = SW_OK;
@@ -13,8 +36,7 @@ static sw_code place_workers(struct sw_numa *numa, int64_t workers, struct sw_er
     if (numa->worker_cpus == NULL)
         return SW_FAIL(err, SW_E_MEMORY, "no memory for %lld lists of CPUs", (long long)workers);
     for (int64_t i = 0; i < numa->worker_count && code == SW_OK; i++)
-        code = sw_topo_worker_cpus(numa->topo, -1, (int)i + 1, (int)workers, &numa->worker_cpus[i],
-                                   err);
+        code = cpus_of_worker(numa->topo, i + 1, workers, &numa->worker_cpus[i], err);
     return code;
 }
 

@@ -1,11 +1,12 @@
-/* Attention backward in tiles on tensor cores. Probabilities are made again from lse, twice: once
+/* Attention backward in tiles on tensor cores, where attention_backward_fused.cu does not fit.
+ * Probabilities are made again from lse, twice: once
  * by blocks of queries that go over the keys and sum dq and the bias' gradient, once by blocks of
  * keys that go over the queries and sum dk and dv. So every sum has one owner and one order,
  * without atomics. bf16 operands, probabilities and d(scores), fp32 sums.
  *
  * The bias' gradient: a warp sums d(scores) of a tile along diagonals (struct diagonals) and adds
  * them to entries of its own in the workspace; a last kernel adds the warps' entries in order. */
-#include "kernels/cuda/attention_tiles.cuh"
+#include "kernels/cuda/attention_backward.cuh"
 
 #include <algorithm>
 
@@ -15,70 +16,8 @@ namespace
 /* Blocks that dq's kernel is cut into, about: their warps' entries take up workspace. */
 enum { BLOCKS_WANTED = 1024 };
 
-struct workspace {
-    float *delta;   /* [heads][queries.tokens]: d(o) . o */
-    float *entries; /* [slots][heads][warps][2 * bias_reach - 1] */
-};
-
 /* --- dq and the bias' gradient -------------------------------------------------------------------
  */
-
-/* Sums along the diagonals of a warp's 32 queries, as it goes over keys. Elements of 8 x 8 blocks
- * on one block diagonal are added up in registers, then, element by element, in 8 rows of a ring in
- * shared memory whose column 8 d + j belongs to column j of block diagonal d (modulo 64). There
- * the diagonal of row 0's column x is row g's column x + g. */
-struct diagonals {
-    static constexpr int COLUMNS = 64, STRIDE = COLUMNS + 8, FLOATS = 8 * STRIDE;
-    float *ring;
-};
-
-SW_TILE_INLINE void diagonals_clear(struct diagonals x, int lane)
-{
-    for (int i = lane; i < diagonals::FLOATS; i += 32)
-        x.ring[i] = 0.0f;
-    __syncwarp();
-}
-
-/* Adds d(scores) of 32 keys from 8 * `block` on. */
-SW_TILE_INLINE void diagonals_add(struct diagonals x, const float (&ds)[2][4][4], int block,
-                                  int lane)
-{
-    float *row = x.ring + (lane >> 2) * diagonals::STRIDE + 2 * (lane & 3);
-#pragma unroll
-    for (int d = -3; d < 4; d++) {
-        float2 *place = reinterpret_cast<float2 *>(row + ((block + d) & 7) * 8);
-        float2 sum = d < 0 ? *place : make_float2(0.0f, 0.0f); /* from 0 on they are new */
-#pragma unroll
-        for (int h = 0; h < 4; h++) {
-            if (d + h < 0 || d + h >= 4)
-                continue;
-            sum.x += ds[h / 2][d + h][2 * (h & 1)];
-            sum.y += ds[h / 2][d + h][2 * (h & 1) + 1];
-        }
-        *place = sum;
-    }
-    __syncwarp();
-}
-
-/* The sum of the diagonal key - query = 8 * block - 31 + lane, counted from the row's first key and
- * the warp's first query; later keys add nothing to it. */
-SW_TILE_INLINE float diagonals_sum(struct diagonals x, int block, int lane)
-{
-    float sum = 0.0f;
-#pragma unroll
-    for (int g = 0; g < 8; g++)
-        sum += x.ring[g * diagonals::STRIDE + ((8 * block - 31 + lane + g) & 63)];
-    __syncwarp();
-    return sum;
-}
-
-/* After the last key: block diagonal `block`, which no key reached, is zero. */
-SW_TILE_INLINE void diagonals_end(struct diagonals x, int block, int lane)
-{
-    float *row = x.ring + (lane >> 2) * diagonals::STRIDE + 2 * (lane & 3);
-    *reinterpret_cast<float2 *>(row + (block & 7) * 8) = make_float2(0.0f, 0.0f);
-    __syncwarp();
-}
 
 enum { Q_KEYS = 32, QUERIES_PER_WARP = 32 };
 
@@ -92,7 +31,7 @@ template <int D, int WARPS> struct q_layout {
     static constexpr int BIAS = V + 2 * KV_BYTES, BIAS_BYTES = (DIAGONALS + 1) * 4;
     static constexpr int DELTA = BIAS + 2 * BIAS_BYTES;
     static constexpr int RING = DELTA + QUERIES * 4;
-    static constexpr int BYTES = RING + WARPS * diagonals::FLOATS * 4;
+    static constexpr int BYTES = RING + WARPS * diagonals<8>::FLOATS * 4;
 };
 
 /* delta of the warp's 32 rows, to shared memory and the workspace; d(o) is in the tile `tile`. */
@@ -158,13 +97,6 @@ SW_TILE_INLINE void q_gradient(float (&p)[2][4][4], const float (&dp)[2][4][4],
             }
 }
 
-/* Operands of backward. */
-struct operands {
-    const sw_bf16 *d_o, *o;
-    const float *lse;
-    sw_bf16 *dq, *dk, *dv;
-};
-
 /* Keys from `key` on, their values and the diagonals' bias, to their stage. */
 template <int D, int WARPS>
 SW_TILE_INLINE void q_load(const struct sw_attention &a, const struct sw_tile_row &at, int first,
@@ -184,24 +116,6 @@ SW_TILE_INLINE void q_load(const struct sw_attention &a, const struct sw_tile_ro
         key - (first + at.shift) - (L::QUERIES - 1) + a.bias_reach - 1);
 }
 
-/* A warp's entries of the bias' gradient; NULL when there are none to make. */
-struct entries {
-    float *at;
-    int64_t count;
-};
-
-/* The lane's entry so far; read well before it is added to. */
-SW_TILE_INLINE float entries_get(struct entries e, int64_t entry)
-{
-    return e.at != NULL && entry >= 0 && entry < e.count ? e.at[entry] : 0.0f;
-}
-
-SW_TILE_INLINE void entries_put(struct entries e, int64_t entry, float sum)
-{
-    if (entry >= 0 && entry < e.count)
-        e.at[entry] = sum;
-}
-
 /* One block of queries: one head of one row, from `first` on. */
 struct q_place {
     struct sw_tile_row at;
@@ -213,7 +127,8 @@ struct q_place {
 /* Brings q, d(o) and the first keys in; makes delta. */
 template <int D, int WARPS>
 SW_TILE_INLINE void q_begin(struct q_place &p, const struct sw_attention &a,
-                            const struct operands &x, float *delta_out, unsigned char *shared)
+                            const struct sw_backward_operands &x, float *delta_out,
+                            unsigned char *shared)
 {
     using L = q_layout<D, WARPS>;
     const struct sw_tile_row &at = p.at;
@@ -271,19 +186,21 @@ SW_TILE_INLINE void q_scores(float (&s)[2][4][4], const struct sw_tiled_attentio
 
 template <int D, int WARPS, bool DROPOUT>
 SW_TILE_INLINE void q_block(struct q_place &p, const struct sw_tiled_attention &job,
-                            const struct operands &x, float *delta_out, struct entries e,
-                            unsigned char *shared)
+                            const struct sw_backward_operands &x, float *delta_out,
+                            struct entries e, unsigned char *shared)
 {
     using L = q_layout<D, WARPS>;
     const struct sw_attention &a = job.a;
     const int query = p.first + p.warp_row;
-    const struct diagonals ring = {reinterpret_cast<float *>(shared + L::RING) +
-                                   p.warp_row / QUERIES_PER_WARP * diagonals::FLOATS};
+    const struct diagonals<8> ring = {
+        reinterpret_cast<float *>(shared + L::RING) + p.warp_row
+                                                          / QUERIES_PER_WARP *diagonals<8>::FLOATS
+    };
     const int64_t entry = a.bias_reach - 32 - (query + p.at.shift) + p.lane; /* of key 0 */
     float sums[2][D / 8][4] = {};
     q_begin<D, WARPS>(p, a, x, delta_out, shared);
     if (e.at != NULL)
-        diagonals_clear(ring, p.lane);
+        ring.clear(p.lane);
     for (int key = 0; key < p.end; key += Q_KEYS) {
         copy_wait(); /* for this stage; and everybody is done with the other */
         __syncthreads();
@@ -293,17 +210,17 @@ SW_TILE_INLINE void q_block(struct q_place &p, const struct sw_tiled_attention &
         float s[2][4][4] = {};
         q_scores<D, WARPS, DROPOUT>(s, job, p, key, shared);
         if (e.at != NULL) {
-            diagonals_add(ring, s, key / 8, p.lane);
-            entries_put(e, entry + key, before + diagonals_sum(ring, key / 8, p.lane));
+            ring.add(s, key / 8, p.lane);
+            entries_put(e, entry + key, before + ring.sum(key - 31, p.lane));
         }
         const unsigned char *k = shared + L::K + (key / Q_KEYS & 1) * L::KV_BYTES;
         sw_tile_multiply_columns<D, 2, 4>(sums, s, sw_tile_lane_a<D>(shared_address(k), 0, p.lane));
     }
     if (e.at != NULL && p.end > 0) {
         const int after = (p.end + Q_KEYS - 1) / Q_KEYS * Q_KEYS;
-        diagonals_end(ring, after / 8, p.lane);
+        ring.end(after / 8, p.lane);
         const float before = entries_get(e, entry + after);
-        entries_put(e, entry + after, before + diagonals_sum(ring, after / 8, p.lane));
+        entries_put(e, entry + after, before + ring.sum(after - 31, p.lane));
     }
     const float factor[4] = {a.scale, a.scale, a.scale, a.scale};
     sw_tile_put<D, 2>(shared + L::Q, sums, factor, p.warp_row, p.lane);
@@ -318,8 +235,8 @@ SW_TILE_INLINE void q_block(struct q_place &p, const struct sw_tiled_attention &
 template <int D, int WARPS, bool DROPOUT>
 __global__ void __launch_bounds__(32 * WARPS, 8 / WARPS)
     q_kernel(const __grid_constant__ struct sw_tiled_attention job,
-             const __grid_constant__ struct operands x, struct workspace work, int slots,
-             int blocks)
+             const __grid_constant__ struct sw_backward_operands x,
+             struct sw_backward_workspace work, int slots, int blocks)
 {
     using L = q_layout<D, WARPS>;
     extern __shared__ __align__(1024) unsigned char shared[];
@@ -337,8 +254,8 @@ __global__ void __launch_bounds__(32 * WARPS, 8 / WARPS)
     }
     for (int item = slot; item < rows * blocks; item += slots) {
         struct q_place p;
-        p.at = sw_tile_row(a, item % rows, head);
-        p.first = item / rows * L::QUERIES;
+        p.at = sw_tile_row(a, item / blocks, head);
+        p.first = item % blocks * L::QUERIES;
         if (p.first >= p.at.queries)
             continue;
         p.end = sw_tile_visible(a, p.at, min(p.first + L::QUERIES, p.at.queries) - 1);
@@ -365,163 +282,11 @@ __global__ void __launch_bounds__(128)
     dbias[head * count + entry] += sum;
 }
 
-/* --- dk and dv -----------------------------------------------------------------------------------
- * Scores are transposed, rows are keys: as operands A they go from the sums' registers right into
- * the products with d(o) and q. */
-
-enum { KV_QUERIES = 64, KEYS_PER_WARP = 16 };
-
-template <int D, int WARPS> struct kv_layout {
-    static constexpr int KEYS = KEYS_PER_WARP * WARPS, THREADS = 32 * WARPS;
-    static constexpr int TILE_BYTES = KV_QUERIES * D * 2;
-    static constexpr int DIAGONALS = KEYS + KV_QUERIES - 1;
-    static constexpr int K = 0, V = K + KEYS * D * 2;
-    static constexpr int Q = V + KEYS * D * 2, DO = Q + 2 * TILE_BYTES; /* two stages each */
-    static constexpr int LSE = DO + 2 * TILE_BYTES;                     /* and delta behind it */
-    static constexpr int LSE_BYTES = 2 * KV_QUERIES * 4;
-    static constexpr int BIAS = LSE + 2 * LSE_BYTES, BIAS_BYTES = (DIAGONALS + 1) * 4;
-    static constexpr int BYTES = BIAS + 2 * BIAS_BYTES;
-};
-
-/* Queries from `query` on, their d(o) and the diagonals' bias, to their stage. */
-template <int D, int WARPS>
-SW_TILE_INLINE void kv_load(const struct sw_attention &a, const struct sw_tile_row &at,
-                            const sw_bf16 *d_o, int first, int query, unsigned char *shared)
-{
-    using L = kv_layout<D, WARPS>;
-    const int stage = query / KV_QUERIES & 1;
-    const int64_t token = at.first_query + query;
-    sw_tile_load<D, KV_QUERIES, L::THREADS>(shared_address(shared + L::Q + stage * L::TILE_BYTES),
-                                            sw_tile_at(a, a.q, token, a.q_stride, at.head),
-                                            a.q_stride, at.queries - query);
-    sw_tile_load<D, KV_QUERIES, L::THREADS>(shared_address(shared + L::DO + stage * L::TILE_BYTES),
-                                            sw_tile_at(a, d_o, token, a.o_stride, at.head),
-                                            a.o_stride, at.queries - query);
-    sw_tile_load_bias<L::DIAGONALS, L::THREADS>(
-        reinterpret_cast<float *>(shared + L::BIAS + stage * L::BIAS_BYTES), a, at.head,
-        first - (query + at.shift) - (KV_QUERIES - 1) + a.bias_reach - 1);
-}
-
-/* What thread i < 64 keeps of query i, its lse in units of log 2, and thread 64 + i, its delta. A
- * query that is not there gets probabilities of 0. */
-SW_TILE_INLINE float kv_statistic(const struct sw_attention &a, const struct sw_tile_row &at,
-                                  const float *lse, const float *delta, int query)
-{
-    const int i = static_cast<int>(threadIdx.x);
-    const int row = query + i % KV_QUERIES;
-    const int64_t from = at.head * a.queries.tokens + at.first_query + row;
-    if (i < KV_QUERIES)
-        return row < at.queries ? lse[from] * SW_LOG2_E : INFINITY;
-    return i < 2 * KV_QUERIES && row < at.queries ? delta[from] : 0.0f;
-}
-
-/* s = s scale + bias, to units of log 2; `window` points at the entry of the lane's first element:
- * of row (key) g and column (query) 2t. -infinity where `visible`, the number of keys that query
- * 2t sees less the lane's first key, says that one is not seen. Then probabilities. */
-SW_TILE_INLINE void kv_probabilities(float (&s)[1][8][4], float scale_log2, const float *window,
-                                     const float *lse, bool masked, int visible)
-{
-#pragma unroll
-    for (int d = -7; d < 2; d++) { /* row block less column block */
-        const float low = window[8 * d] * SW_LOG2_E, high = window[8 * d - 1] * SW_LOG2_E;
-#pragma unroll
-        for (int h = 0; h < 2; h++) {
-            if (h - d < 0 || h - d > 7)
-                continue;
-            float *c = &s[0][h - d][2 * h];
-            c[0] = fmaf(c[0], scale_log2, low);
-            c[1] = fmaf(c[1], scale_log2, high);
-            if (masked && 8 * d >= visible)
-                c[0] = -INFINITY;
-            if (masked && 8 * d >= visible + 1)
-                c[1] = -INFINITY;
-        }
-    }
-#pragma unroll
-    for (int n = 0; n < 8; n++) {
-        const float2 shift = *reinterpret_cast<const float2 *>(lse + 8 * n);
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-            s[0][n][i] = exp2_fast(s[0][n][i] - (i & 1 ? shift.y : shift.x));
-    }
-}
-
-/* Probabilities become d(scores) before the scale. */
-template <bool DROPOUT>
-SW_TILE_INLINE void kv_gradient(float (&p)[1][8][4], const float (&dp)[1][8][4], const float *delta,
-                                const uint32_t (&kept)[4], float keep_scale)
-{
-#pragma unroll
-    for (int n = 0; n < 8; n++) {
-        const float2 less = *reinterpret_cast<const float2 *>(delta + 8 * n);
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            float d = dp[0][n][i];
-            if (DROPOUT)
-                d = (kept[i] >> (4 * n) & 1) != 0 ? d * keep_scale : 0.0f;
-            p[0][n][i] *= d - (i & 1 ? less.y : less.x);
-        }
-    }
-}
-
-/* dk and dv of the warp's 16 keys += what 64 queries of a stage give. */
-template <int D, int WARPS, bool DROPOUT>
-SW_TILE_INLINE void kv_step(float (&dk)[1][D / 8][4], float (&dv)[1][D / 8][4],
-                            const struct sw_tiled_attention &job, const struct sw_tile_row &at,
-                            int first, int query, unsigned char *shared, int lane)
-{
-    using L = kv_layout<D, WARPS>;
-    const int stage = query / KV_QUERIES & 1, g = lane >> 2, t = lane & 3;
-    const int warp_row = static_cast<int>(threadIdx.x) / 32 * KEYS_PER_WARP;
-    const uint32_t q = shared_address(shared + L::Q + stage * L::TILE_BYTES);
-    const uint32_t d_o = shared_address(shared + L::DO + stage * L::TILE_BYTES);
-    const float *lse = reinterpret_cast<const float *>(shared + L::LSE + stage * L::LSE_BYTES);
-    const float *bias = reinterpret_cast<const float *>(shared + L::BIAS + stage * L::BIAS_BYTES);
-    float s[1][8][4] = {}, dp[1][8][4] = {};
-    sw_tile_multiply_rows<D, 1, 8>(s,
-                                   sw_tile_lane_a<D>(shared_address(shared + L::K), warp_row, lane),
-                                   sw_tile_lane_b<D>(q, 0, lane));
-    kv_probabilities(s, job.scale_log2, bias + warp_row + g - 2 * t + KV_QUERIES - 1, lse + 2 * t,
-                     job.a.causal && first + L::KEYS > query + at.shift + 1,
-                     query + 2 * t + at.shift + 1 - (first + warp_row + g));
-    uint32_t kept[4] = {};
-    float p[1][8][4];
-    if (DROPOUT)
-        sw_tile_kept_transposed<8>(kept, job.dropout, first + warp_row, query + 2 * t + at.shift,
-                                   static_cast<uint32_t>(job.dropout.global_rows[at.row]),
-                                   job.dropout.site | static_cast<uint32_t>(at.head) << 16, lane);
-#pragma unroll
-    for (int n = 0; n < 8; n++)
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-            p[0][n][i] = DROPOUT && (kept[i] >> (4 * n) & 1) == 0 ? 0.0f : s[0][n][i];
-    sw_tile_multiply_columns<D, 1, 8>(dv, p, sw_tile_lane_a<D>(d_o, 0, lane));
-    sw_tile_multiply_rows<D, 1, 8>(dp,
-                                   sw_tile_lane_a<D>(shared_address(shared + L::V), warp_row, lane),
-                                   sw_tile_lane_b<D>(d_o, 0, lane));
-    kv_gradient<DROPOUT>(s, dp, lse + KV_QUERIES + 2 * t, kept, job.dropout.scale);
-    sw_tile_multiply_columns<D, 1, 8>(dk, s, sw_tile_lane_a<D>(q, 0, lane));
-}
-
-/* dk and dv of the warp's 16 keys, by way of the tiles of its keys and values. */
-template <int D>
-SW_TILE_INLINE void kv_finish(const struct sw_attention &a, const struct sw_tile_row &at, int key,
-                              int warp_row, const float (&sums)[1][D / 8][4], float factor,
-                              unsigned char *tile, sw_bf16 *to, int lane)
-{
-    const float factors[2] = {factor, factor};
-    sw_tile_put<D, 1>(tile, sums, factors, warp_row, lane);
-    __syncwarp();
-    sw_tile_store<D, KEYS_PER_WARP>(to + (at.first_key + key + warp_row) * a.kv_stride +
-                                        at.head * a.head_dim,
-                                    a.kv_stride, tile, warp_row, at.keys - key - warp_row, lane);
-}
-
 /* Goes over the row's queries with the block's keys, from `first` on. */
 template <int D, int WARPS, bool DROPOUT>
 SW_TILE_INLINE void kv_block(float (&dk)[1][D / 8][4], float (&dv)[1][D / 8][4],
                              const struct sw_tiled_attention &job, const struct sw_tile_row &at,
-                             const struct operands &x, const float *delta, int first,
+                             const struct sw_backward_operands &x, const float *delta, int first,
                              unsigned char *shared)
 {
     using L = kv_layout<D, WARPS>;
@@ -540,8 +305,13 @@ SW_TILE_INLINE void kv_block(float (&dk)[1][D / 8][4], float (&dv)[1][D / 8][4],
             kv_load<D, WARPS>(a, at, x.d_o, first, next, shared);
             statistic = kv_statistic(a, at, x.lse, delta, next);
         }
-        if (query >= begin)
-            kv_step<D, WARPS, DROPOUT>(dk, dv, job, at, first, query, shared, thread & 31);
+        if (query >= begin) {
+            float s[1][8][4] = {};
+            kv_scores<D, WARPS, DROPOUT>(s, dv, job, at, first, query, shared, thread & 31);
+            const unsigned char *q = shared + L::Q + (query / KV_QUERIES & 1) * L::TILE_BYTES;
+            sw_tile_multiply_columns<D, 1, 8>(dk, s,
+                                              sw_tile_lane_a<D>(shared_address(q), 0, thread & 31));
+        }
         if (thread < 2 * KV_QUERIES)
             statistics[stage * 2 * KV_QUERIES + thread] = statistic;
     }
@@ -551,7 +321,7 @@ SW_TILE_INLINE void kv_block(float (&dk)[1][D / 8][4], float (&dv)[1][D / 8][4],
 template <int D, int WARPS, bool DROPOUT>
 __global__ void __launch_bounds__(32 * WARPS, 8 / WARPS)
     kv_kernel(const __grid_constant__ struct sw_tiled_attention job,
-              const __grid_constant__ struct operands x, const float *delta, int blocks)
+              const __grid_constant__ struct sw_backward_operands x, const float *delta, int blocks)
 {
     using L = kv_layout<D, WARPS>;
     extern __shared__ __align__(1024) unsigned char shared[];
@@ -600,20 +370,36 @@ int64_t delta_bytes(const struct sw_attention *a)
     return sw_cuda_align_up(a->heads * a->queries.tokens * 4);
 }
 
-int64_t entries_bytes(const struct sw_attention *a, int warps)
+/* Of the bias' gradient, whichever kernels make it. */
+int64_t entries_bytes(const struct sw_attention *a)
 {
-    return a->bias_reach <= 0
-               ? 0
-               : q_slots(a, warps, true) * a->heads * warps * (2 * a->bias_reach - 1) * 4;
+    if (a->bias_reach <= 0)
+        return 0;
+    const int64_t warps = std::max({q_slots(a, 2, true) * 2, q_slots(a, 4, true) * 4,
+                                    sw_attention_fused_slots(a) * SW_ATTENTION_FUSED_WARPS});
+    return sw_cuda_align_up(warps * a->heads * (2 * a->bias_reach - 1) * 4);
 }
 
 struct call {
     struct sw_stream *stream;
     const struct sw_attention *a;
-    struct operands x;
-    struct workspace work;
+    struct sw_backward_operands x;
+    struct sw_backward_workspace work;
     float *dbias;
 };
+
+void add_entries(const struct call &call, int64_t slots, int warps)
+{
+    const struct sw_attention *a = call.a;
+    if (call.dbias == NULL)
+        return;
+    const int64_t count = 2 * a->bias_reach - 1;
+    const dim3 grid(static_cast<unsigned>(sw_cuda_ceil_div(count, 128)),
+                    static_cast<unsigned>(a->heads));
+    bias_kernel<<<grid, 128, 0, sw_cuda_stream(call.stream)>>>(call.dbias, call.work.entries, count,
+                                                               static_cast<int>(slots),
+                                                               static_cast<int>(a->heads), warps);
+}
 
 template <int D, int WARPS, bool DROPOUT> void launch_q(const struct call &call)
 {
@@ -628,14 +414,7 @@ template <int D, int WARPS, bool DROPOUT> void launch_q(const struct call &call)
              sw_cuda_stream(call.stream)>>>(sw_tiled_attention(a), call.x, call.work,
                                             static_cast<int>(slots),
                                             static_cast<int>(q_blocks(a, WARPS)));
-    if (call.dbias == NULL)
-        return;
-    const int64_t count = 2 * a->bias_reach - 1;
-    const dim3 grid(static_cast<unsigned>(sw_cuda_ceil_div(count, 128)),
-                    static_cast<unsigned>(a->heads));
-    bias_kernel<<<grid, 128, 0, sw_cuda_stream(call.stream)>>>(call.dbias, call.work.entries, count,
-                                                               static_cast<int>(slots),
-                                                               static_cast<int>(a->heads), WARPS);
+    add_entries(call, slots, WARPS);
 }
 
 template <int D, int WARPS, bool DROPOUT> void launch_kv(const struct call &call)
@@ -656,6 +435,11 @@ template <int D, int WARPS, bool DROPOUT> void launch_kv(const struct call &call
 template <int D, bool DROPOUT> void launch(const struct call &call)
 {
     const int shared_bytes = sw_cuda_shared_bytes(call.stream);
+    if (sw_attention_is_fused(call.a, shared_bytes)) {
+        sw_attention_fused(call.stream, call.a, call.x, call.work);
+        add_entries(call, sw_attention_fused_slots(call.a), SW_ATTENTION_FUSED_WARPS);
+        return;
+    }
     if (call.a->queries.longest > 2 * QUERIES_PER_WARP && shared_bytes >= q_layout<D, 4>::BYTES)
         launch_q<D, 4, DROPOUT>(call);
     else
@@ -689,6 +473,7 @@ void sw_cuda_attention_backward(struct sw_stream *stream, const struct sw_attent
     call.work.delta = static_cast<float *>(workspace);
     if (dbias != NULL)
         call.work.entries = call.work.delta + delta_bytes(a) / 4;
+    call.work.sums = call.work.delta + (delta_bytes(a) + entries_bytes(a)) / 4;
     const bool dropout = a->dropout.p > 0.0f;
     if (a->head_dim == 64)
         dropout ? launch<64, true>(call) : launch<64, false>(call);
@@ -700,7 +485,6 @@ void sw_cuda_attention_backward(struct sw_stream *stream, const struct sw_attent
 int64_t sw_cuda_attention_backward_workspace_bytes(const struct sw_attention *bound)
 {
     const int64_t plain = sw_cuda_attention_plain_backward_workspace_bytes(bound);
-    const int64_t two = delta_bytes(bound) + entries_bytes(bound, 2);
-    const int64_t four = delta_bytes(bound) + entries_bytes(bound, 4);
-    return std::max({plain, two, four});
+    return std::max(plain, delta_bytes(bound) + entries_bytes(bound) +
+                               sw_attention_fused_sums_bytes(bound));
 }

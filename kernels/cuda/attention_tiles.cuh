@@ -85,7 +85,7 @@ SW_TILE_INLINE const sw_bf16 *sw_tile_at(const struct sw_attention &a, const voi
 
 template <int D> SW_TILE_INLINE uint32_t sw_tile_piece(int row, int piece)
 {
-    return static_cast<uint32_t>(row * D * 2 + ((piece ^ (row & 7)) << 4));
+    return static_cast<uint32_t>(row * D * 2 + ((piece ^ (row & 7 & (D / 8 - 1))) << 4));
 }
 
 /* Copies `rows` rows of ROWS to a tile, asynchronously; the rest becomes zeros. */

@@ -43,6 +43,17 @@ struct sw_device_config {
     struct sw_pool *pool; /* borrowed; the CPU back end computes on it */
 };
 
+/* What a physical device is, and what a rank may have of it. */
+struct sw_device_info {
+    char name[256];
+    char bus_id[32];     /* "0000:3b:00.0" */
+    char versions[128];  /* of the driver and the toolkit, for people */
+    int64_t total_bytes; /* of its memory */
+    int64_t free_bytes;  /* for ranks' caps, now: what a context will want is left out */
+    int64_t extra_bytes; /* that a rank takes beside its cap */
+    int64_t peers;       /* other devices whose memory it reaches directly */
+};
+
 /* Copies know their direction from the stream kind; host memory given to an asynchronous copy must
  * be pinned (from host_alloc). */
 struct sw_device_ops {
@@ -54,6 +65,8 @@ struct sw_device_ops {
     sw_code (*count)(int *out, struct sw_err *err);
     /* After a count of 0: the reason, in a few words. NULL where there always is a device. */
     const char *(*why_none)(void);
+    /* NULL where there is nothing to tell (the CPU). */
+    sw_code (*describe)(int physical_index, struct sw_device_info *out, struct sw_err *err);
     /* PCI bus id of a physical device ("0000:3b:00.0"); false where it is not known. NULL where a
      * device has none. */
     bool (*bus_id)(int physical_index, char *out, int out_bytes);

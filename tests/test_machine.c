@@ -17,10 +17,13 @@ static void make_machine(void)
     machine.io_uring = true;
     machine.triad_bytes_per_second = 41.25e9;
     machine.optimizer_bytes_per_second = 0.1;
+    snprintf(machine.gpu_versions, sizeof machine.gpu_versions, "driver CUDA 13.0");
     machine.gpu_count = 2;
     for (int i = 0; i < 2; i++) {
         snprintf(machine.gpus[i].name, sizeof machine.gpus[i].name, "GPU %d", i);
         machine.gpus[i].memory_bytes = 25769803776;
+        machine.gpus[i].free_bytes = 24000000000;
+        machine.gpus[i].peers = 1;
         machine.gpus[i].numa_node = i - 1;
         machine.gpus[i].h2d_bytes_per_second = 2.5e10 / 3;
     }
@@ -51,6 +54,9 @@ static void test_round_trip(void **state)
     assert_string_equal(text, again);
     assert_string_equal(back.host_name, machine.host_name);
     assert_int_equal(back.gpus[1].numa_node, 0);
+    assert_int_equal(back.gpus[1].free_bytes, 24000000000);
+    assert_int_equal(back.gpus[1].peers, 1);
+    assert_string_equal(back.gpu_versions, machine.gpu_versions);
     assert_int_equal(back.memory_limit_bytes, -1);
     assert_true(back.optimizer_bytes_per_second == machine.optimizer_bytes_per_second);
     assert_true(back.gpus[1].h2d_bytes_per_second == machine.gpus[1].h2d_bytes_per_second);

@@ -90,6 +90,31 @@ static void test_what_will_hurt(void **state)
 
 static char last_what[256];
 
+static void test_what_will_hurt_on_gpus(void **state)
+{
+    (void)state;
+    make_good();
+    machine.gpu_count = 2;
+    for (int i = 0; i < 2; i++) {
+        machine.gpus[i] = (struct sw_machine_gpu){.memory_bytes = (int64_t)24 << 30,
+                                                  .free_bytes = (int64_t)23 << 30,
+                                                  .peers = 1,
+                                                  .h2d_bytes_per_second = 25e9};
+        snprintf(machine.gpus[i].name, sizeof machine.gpus[i].name, "GPU");
+    }
+    char *text = warnings_of();
+    assert_string_equal(text, "");
+    free(text);
+    machine.gpus[1].free_bytes = (int64_t)10 << 30;
+    assert_warned("GPU 1 is in use: 10.0 of 24.0 GiB");
+    machine.gpus[1].free_bytes = machine.gpus[0].free_bytes;
+    machine.gpus[0].peers = 0;
+    assert_warned("GPU 0 reaches 0 of 1 other");
+    machine.gpus[0].peers = 1;
+    machine.gpus[0].h2d_bytes_per_second = 3e9;
+    assert_warned("takes 3.0 GB/s");
+}
+
 static void take_progress(void *context, const char *what, double fraction)
 {
     (void)context;
@@ -239,11 +264,9 @@ const char *__asan_default_options(void)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_what_will_hurt),
-        cmocka_unit_test(test_this_machine),
-        cmocka_unit_test(test_map),
-        cmocka_unit_test(test_sizes),
-        cmocka_unit_test(test_split),
+        cmocka_unit_test(test_what_will_hurt), cmocka_unit_test(test_what_will_hurt_on_gpus),
+        cmocka_unit_test(test_this_machine),   cmocka_unit_test(test_map),
+        cmocka_unit_test(test_sizes),          cmocka_unit_test(test_split),
         cmocka_unit_test(test_commands),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

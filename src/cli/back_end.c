@@ -43,8 +43,7 @@ static void *load_module(const char **why)
     return module; /* stays loaded: the process needs it to its end */
 }
 
-/* SW_OK with *out NULL when there is no GPU to use. */
-static sw_code find_cuda(const struct sw_device_ops **out, const char **why, struct sw_err *err)
+sw_code sw_back_end_cuda(const struct sw_device_ops **out, const char **why, struct sw_err *err)
 {
     *out = NULL;
     void *module = load_module(why);
@@ -74,7 +73,7 @@ sw_code sw_back_end_choose(const struct sw_config *config, const struct sw_devic
     if (config->devices.kind == SW_CFG_CPU)
         return SW_OK;
     const struct sw_device_ops *cuda;
-    sw_code code = find_cuda(&cuda, &why, err);
+    sw_code code = sw_back_end_cuda(&cuda, &why, err);
     if (code != SW_OK)
         return code;
     if (cuda != NULL)

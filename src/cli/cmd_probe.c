@@ -1,4 +1,5 @@
 #include "base/file.h"
+#include "cli/back_end.h"
 #include "cli/command.h"
 #include "cli/measure_args.h"
 #include "cli/probe.h"
@@ -68,6 +69,8 @@ static sw_code run_probe(const struct sw_cli_args *args, struct sw_err *err)
                            err);
     if (sw_cli_value(command, args, "quick") != NULL)
         options.file_bytes = 0;
+    if (code == SW_OK)
+        code = sw_back_end_cuda(&options.gpus, &options.why_no_gpus, err);
     if (code == SW_OK)
         code = sw_probe_machine(&options, machine, err);
     sw_cli_progress_end(&progress);

@@ -82,6 +82,13 @@ sw_code sw_probe_machine(const struct sw_probe_options *options, struct sw_machi
     sw_topo_describe(topo, out);
     out->io_uring = sw_aio_uring_check() == 0;
     code = probe_drives(options, topo, out, err);
+    struct progress progress = {options, "GPUs"};
+    if (code == SW_OK && options->gpus != NULL) {
+        report(&progress, 0);
+        code = sw_probe_gpus(options->gpus, topo, options->file_bytes > 0, out, err);
+    } else if (options->why_no_gpus != NULL) {
+        snprintf(out->gpu_versions, sizeof out->gpu_versions, "%s", options->why_no_gpus);
+    }
     sw_topo_close(topo);
     if (code == SW_OK && options->file_bytes > 0)
         code = probe_host(options, out, err);
@@ -109,18 +116,28 @@ static void add_limit(struct sw_text *out, const char *name, int64_t bytes)
 static void print_gpus(const struct sw_machine *machine, struct sw_text *out)
 {
     if (machine->gpu_count == 0)
-        sw_text_add(out, "GPUs      none\n");
+        sw_text_add(out, "GPUs      none%s%s\n", machine->gpu_versions[0] != '\0' ? ": " : "",
+                    machine->gpu_versions);
     for (int i = 0; i < machine->gpu_count; i++) {
         const struct sw_machine_gpu *gpu = &machine->gpus[i];
         sw_text_add(out, "%-9s %d %s, %.1f GiB", i == 0 ? "GPUs" : "", i, gpu->name,
                     gib(gpu->memory_bytes));
+        if (gpu->free_bytes > 0)
+            sw_text_add(out, ", %.1f GiB free for ranks", gib(gpu->free_bytes));
         if (gpu->numa_node >= 0)
             sw_text_add(out, ", node %d", gpu->numa_node);
         if (gpu->h2d_bytes_per_second > 0)
             sw_text_add(out, ", to it %.1f GB/s, from it %.1f GB/s",
                         gpu->h2d_bytes_per_second / 1e9, gpu->d2h_bytes_per_second / 1e9);
+        if (gpu->gemm_flops_per_second > 0)
+            sw_text_add(out, ", memory %.0f GB/s, bf16 %.0f TFLOP/s",
+                        gpu->memory_bytes_per_second / 1e9, gpu->gemm_flops_per_second / 1e12);
+        if (machine->gpu_count > 1)
+            sw_text_add(out, ", reaches %d other%s", gpu->peers, gpu->peers == 1 ? "" : "s");
         sw_text_add(out, "\n");
     }
+    if (machine->gpu_count > 0 && machine->gpu_versions[0] != '\0')
+        sw_text_add(out, "          %s\n", machine->gpu_versions);
 }
 
 static void print_drives(const struct sw_machine *machine, struct sw_text *out)
@@ -221,8 +238,30 @@ static void warn_of_drive(const struct sw_machine_drive *drive, struct sw_text *
                     name, gib(drive->free_bytes));
 }
 
+static void warn_of_gpus(const struct sw_machine *machine, struct sw_text *out)
+{
+    for (int i = 0; i < machine->gpu_count; i++) {
+        const struct sw_machine_gpu *gpu = &machine->gpus[i];
+        /* a context and its spare take about a gigabyte */
+        if (gpu->free_bytes > 0 && gpu->free_bytes < gpu->memory_bytes - ((int64_t)2 << 30))
+            sw_text_add(out, "- GPU %d is in use: %.1f of %.1f GiB are free for ranks\n", i,
+                        gib(gpu->free_bytes), gib(gpu->memory_bytes));
+        if (gpu->h2d_bytes_per_second > 0 && gpu->h2d_bytes_per_second < 10e9)
+            sw_text_add(out,
+                        "- GPU %d's link takes %.1f GB/s: what is in host memory comes slowly\n", i,
+                        gpu->h2d_bytes_per_second / 1e9);
+        if (gpu->name[0] != '\0' && gpu->free_bytes > 0 && gpu->peers + 1 < machine->gpu_count)
+            sw_text_add(
+                out,
+                "- GPU %d reaches %d of %d other GPUs: what goes to the rest passes through "
+                "host memory\n",
+                i, gpu->peers, machine->gpu_count - 1);
+    }
+}
+
 void sw_probe_warnings(const struct sw_machine *machine, struct sw_text *out)
 {
+    warn_of_gpus(machine, out);
     if (machine->gpu_count == 0)
         sw_text_add(out, "- no GPU that can be used: everything runs on the CPUs\n");
     if (machine->cpus < machine->cpus_total)

@@ -3,6 +3,7 @@
 #define SPILLWAY_CLI_PROBE_H
 
 #include "base/text.h"
+#include "kernels/device.h"
 #include "topo/machine.h"
 #include "topo/topo.h"
 
@@ -11,6 +12,8 @@ struct sw_probe_options {
     int directory_count;
     int64_t file_bytes;    /* written to each of them to measure it; 0: rates are not measured */
     int64_t host_elements; /* floats of each array for the host's rates; 0: beyond any cache */
+    const struct sw_device_ops *gpus; /* back end that has them; NULL: there are none, because */
+    const char *why_no_gpus;
     /* What is under way, `fraction` (0 to 1) of it done; may be NULL. */
     void (*progress)(void *context, const char *what, double fraction);
     void *progress_context;
@@ -19,6 +22,9 @@ struct sw_probe_options {
 /* SW_E_USAGE for a directory that cannot be used. */
 sw_code sw_probe_machine(const struct sw_probe_options *options, struct sw_machine *out,
                          struct sw_err *err) SW_WARN_UNUSED;
+/* The GPUs: names, memory, nodes; with `measure` their rates too (a second each). */
+sw_code sw_probe_gpus(const struct sw_device_ops *ops, const struct sw_topo *topo, bool measure,
+                      struct sw_machine *out, struct sw_err *err) SW_WARN_UNUSED;
 /* Which CPUs, GPUs and drives are near which node: a line for each node. */
 void sw_probe_print_map(const struct sw_topo *topo, const struct sw_machine *machine,
                         struct sw_text *out);

@@ -32,7 +32,9 @@ struct field {
 static const struct field gpu_fields[] = {
     GPU(name, NAME),
     {"memory_bytes", BYTES, offsetof(struct sw_machine_gpu, memory_bytes), true},
+    GPU(free_bytes, BYTES),
     GPU(numa_node, NODE),
+    GPU(peers, COUNT),
     GPU(h2d_bytes_per_second, RATE),
     GPU(d2h_bytes_per_second, RATE),
     GPU(memory_bytes_per_second, RATE),
@@ -72,6 +74,7 @@ static const struct field machine_fields[] = {
     MACHINE(memory_limit_bytes, LIMIT),
     MACHINE(memlock_bytes, LIMIT),
     MACHINE(io_uring, FLAG),
+    MACHINE(gpu_versions, NAME),
     MACHINE(triad_bytes_per_second, RATE),
     MACHINE(optimizer_bytes_per_second, RATE),
     MACHINE(memcpy_bytes_per_second, RATE),

@@ -13,7 +13,9 @@ enum { SW_MACHINE_NAME_BYTES = 256, SW_MACHINE_MAX_GPUS = 64, SW_MACHINE_MAX_DRI
 struct sw_machine_gpu {
     char name[SW_MACHINE_NAME_BYTES];
     int64_t memory_bytes;
+    int64_t free_bytes;                                /* for ranks, when probed; 0: not known */
     int numa_node;                                     /* nearest; -1: not known */
+    int peers;                                         /* GPUs whose memory it reaches directly */
     double h2d_bytes_per_second, d2h_bytes_per_second; /* pinned copies, one direction at a time */
     double memory_bytes_per_second;                    /* its own memory, copy: reads plus writes */
     double gemm_flops_per_second;                      /* bf16, fp32 accumulation */
@@ -45,6 +47,7 @@ struct sw_machine {
     int64_t memlock_bytes;          /* `ulimit -l`; -1: no limit, or privileged */
     bool io_uring;                  /* allowed to this process */
 
+    char gpu_versions[SW_MACHINE_NAME_BYTES]; /* driver and toolkit, for people */
     int gpu_count;
     struct sw_machine_gpu gpus[SW_MACHINE_MAX_GPUS];
     int drive_count;

@@ -237,6 +237,37 @@ static sw_code list_devices(struct sw_session *session, const struct sw_plan_req
     return code;
 }
 
+/* What the plan may take of each rank's GPU: the cap, or else an even share of what is free on the
+ * fullest; less what a rank takes beside it. */
+static sw_code limit_devices(const struct sw_session *session, struct sw_plan_request *request,
+                             struct sw_err *err)
+{
+    int32_t ranks = request->pipeline * request->data;
+    int64_t least = request->device_memory_bytes > 0 ? request->device_memory_bytes : INT64_MAX;
+    bool given = request->device_memory_bytes > 0;
+    if (session->device->describe == NULL)
+        return SW_OK;
+    for (int32_t i = 0; i < ranks; i++) {
+        struct sw_device_info info;
+        int64_t sharing = 0;
+        sw_code code = session->device->describe(session->devices[i], &info, err);
+        if (code != SW_OK)
+            return code;
+        for (int32_t other = 0; other < ranks; other++)
+            sharing += session->devices[other] == session->devices[i];
+        int64_t share = given ? least : info.free_bytes / sharing;
+        if (share <= info.extra_bytes)
+            return SW_FAIL(err, SW_E_FIT,
+                           "devices.memory: %lld bytes of GPU %d (%s) for a rank; it takes %lld "
+                           "beside what is planned",
+                           (long long)share, (int)session->devices[i], info.name,
+                           (long long)info.extra_bytes);
+        if (share - info.extra_bytes < request->device_memory_bytes || i == 0)
+            request->device_memory_bytes = share - info.extra_bytes;
+    }
+    return SW_OK;
+}
+
 sw_code sw_session_request(struct sw_session *session, enum sw_purpose purpose,
                            struct sw_plan_request *out, struct sw_err *err)
 {
@@ -265,7 +296,10 @@ sw_code sw_session_request(struct sw_session *session, enum sw_purpose purpose,
     sw_code code = list_devices(session, out, err);
     if (code != SW_OK)
         return sw_config_locate(config, err);
-    return sw_tiers_limits(config, cpu, out, err) == SW_OK ? SW_OK : sw_config_locate(config, err);
+    code = sw_tiers_limits(config, cpu, out, err);
+    if (code == SW_OK)
+        code = limit_devices(session, out, err);
+    return code == SW_OK ? SW_OK : sw_config_locate(config, err);
 }
 
 enum sw_dtype sw_session_output_dtype(const struct sw_config *config)

@@ -1,0 +1,171 @@
+/* GPUs for `spillway probe`: what they are, and their rates by the code that training runs. */
+#include "base/random.h"
+#include "cli/probe.h"
+#include "kernels/kernels.h"
+
+#include <stdio.h>
+#include <time.h>
+
+enum { REPEATS = 5, SIDE = 8192 };
+static const int64_t copy_bytes = 256 << 20, matrix_bytes = (int64_t)SIDE * SIDE * 2;
+
+/* One GPU while it is measured. */
+struct rig {
+    const struct sw_device_ops *ops;
+    struct sw_device *device;
+    struct sw_stream *compute, *up, *down;
+    void *buffers[3]; /* the first two of copy_bytes, all of a matrix */
+    void *pinned;     /* copy_bytes */
+};
+
+static double now_seconds(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
+}
+
+static void rig_close(struct rig *rig)
+{
+    struct sw_stream *streams[] = {rig->compute, rig->up, rig->down};
+    if (rig->device == NULL)
+        return;
+    if (rig->pinned != NULL)
+        rig->ops->host_free(rig->device, rig->pinned, copy_bytes);
+    for (int i = 0; i < 3; i++)
+        if (streams[i] != NULL)
+            rig->ops->stream_close(streams[i]);
+    rig->ops->close(rig->device);
+}
+
+/* Random numbers: a GPU multiplies zeros faster, at less power. */
+static void fill(void *memory, int64_t bytes)
+{
+    static const uint32_t key[2] = {3, 5};
+    uint32_t *words = memory;
+    for (int64_t i = 0; i < bytes / 4; i += 4) {
+        const uint32_t counter[4] = {(uint32_t)i, 0, 0, 0};
+        sw_philox(key, counter, words + i);
+        for (int k = 0; k < 4; k++) /* two bf16 numbers of size 1 */
+            words[i + k] = (words[i + k] & 0x80FF80FFu) | 0x3F003F00u;
+    }
+}
+
+static sw_code rig_open(struct rig *rig, int index, struct sw_err *err)
+{
+    const struct sw_device_ops *ops = rig->ops;
+    const struct sw_device_config config = {.physical_index = index,
+                                            .memory_bytes = 2 * copy_bytes + matrix_bytes + 4096};
+    sw_code code = ops->open(&rig->device, &config, err);
+    if (code == SW_OK)
+        code = ops->stream_open(rig->device, SW_STREAM_COMPUTE, &rig->compute, err);
+    if (code == SW_OK)
+        code = ops->stream_open(rig->device, SW_STREAM_H2D, &rig->up, err);
+    if (code == SW_OK)
+        code = ops->stream_open(rig->device, SW_STREAM_D2H, &rig->down, err);
+    for (int i = 0; i < 3 && code == SW_OK; i++)
+        code = ops->alloc(rig->device, i < 2 ? copy_bytes : matrix_bytes, &rig->buffers[i], err);
+    if (code == SW_OK)
+        code = ops->host_alloc(rig->device, copy_bytes, &rig->pinned, err);
+    if (code != SW_OK)
+        return code;
+    fill(rig->pinned, copy_bytes);
+    ops->copy(rig->up, rig->buffers[0], rig->pinned, copy_bytes);
+    ops->copy(rig->up, rig->buffers[1], rig->pinned, copy_bytes);
+    return ops->stream_sync(rig->up, err);
+}
+
+static void run_up(const struct rig *rig)
+{
+    rig->ops->copy(rig->up, rig->buffers[0], rig->pinned, copy_bytes);
+}
+
+static void run_down(const struct rig *rig)
+{
+    rig->ops->copy(rig->down, rig->pinned, rig->buffers[0], copy_bytes);
+}
+
+static void run_copy(const struct rig *rig)
+{
+    rig->ops->copy(rig->compute, rig->buffers[1], rig->buffers[0], copy_bytes);
+}
+
+static void run_gemm(const struct rig *rig)
+{
+    const struct sw_gemm gemm = {.m = SIDE,
+                                 .n = SIDE,
+                                 .k = SIDE,
+                                 .trans_b = true,
+                                 .a = rig->buffers[0],
+                                 .b = rig->buffers[1],
+                                 .c = rig->buffers[2],
+                                 .lda = SIDE,
+                                 .ldb = SIDE,
+                                 .ldc = SIDE,
+                                 .alpha = 1e-3F,
+                                 .ab_dtype = SW_BF16,
+                                 .c_dtype = SW_BF16};
+    rig->ops->kernels->gemm(rig->compute, &gemm);
+}
+
+/* The best of some times; the first one does not count. */
+static sw_code rate(const struct rig *rig, void (*run)(const struct rig *),
+                    struct sw_stream *stream, double amount, double *out, struct sw_err *err)
+{
+    for (int i = 0; i <= REPEATS; i++) {
+        double begin = now_seconds();
+        run(rig);
+        sw_code code = rig->ops->stream_sync(stream, err);
+        if (code != SW_OK)
+            return code;
+        double here = amount / (now_seconds() - begin);
+        if (i > 0 && here > *out)
+            *out = here;
+    }
+    return SW_OK;
+}
+
+static sw_code measure_gpu(const struct sw_device_ops *ops, int index, struct sw_machine_gpu *gpu,
+                           struct sw_err *err)
+{
+    struct rig rig = {.ops = ops};
+    double bytes = (double)copy_bytes, side = SIDE;
+    sw_code code = rig_open(&rig, index, err);
+    if (code == SW_OK)
+        code = rate(&rig, run_up, rig.up, bytes, &gpu->h2d_bytes_per_second, err);
+    if (code == SW_OK)
+        code = rate(&rig, run_down, rig.down, bytes, &gpu->d2h_bytes_per_second, err);
+    if (code == SW_OK)
+        code = rate(&rig, run_copy, rig.compute, 2 * bytes, &gpu->memory_bytes_per_second, err);
+    if (code == SW_OK)
+        code = rate(&rig, run_gemm, rig.compute, 2 * side * side * side,
+                    &gpu->gemm_flops_per_second, err);
+    rig_close(&rig);
+    return code != SW_OK ? sw_err_while(err, "measuring GPU %d", index) : SW_OK;
+}
+
+sw_code sw_probe_gpus(const struct sw_device_ops *ops, const struct sw_topo *topo, bool measure,
+                      struct sw_machine *out, struct sw_err *err)
+{
+    int count = 0;
+    sw_code code = ops->count(&count, err);
+    if (count > SW_MACHINE_MAX_GPUS)
+        count = SW_MACHINE_MAX_GPUS;
+    for (int i = 0; i < count && code == SW_OK; i++) {
+        struct sw_machine_gpu *gpu = &out->gpus[i];
+        struct sw_device_info info;
+        code = ops->describe(i, &info, err);
+        if (code != SW_OK)
+            return code;
+        snprintf(gpu->name, sizeof gpu->name, "%s", info.name);
+        snprintf(out->gpu_versions, sizeof out->gpu_versions, "%s", info.versions);
+        gpu->memory_bytes = info.total_bytes;
+        gpu->free_bytes = info.free_bytes > 0 ? info.free_bytes : 0;
+        gpu->peers = (int)info.peers;
+        gpu->numa_node = sw_topo_node_of_pci(topo, info.bus_id);
+        out->gpu_count = i + 1;
+        if (measure)
+            code = measure_gpu(ops, i, gpu, err);
+    }
+    return code;
+}

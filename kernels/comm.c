@@ -10,6 +10,7 @@
 struct sw_comm {
     const struct sw_device_ops *device;
     int size;
+    int failed;               /* member; -1: none */
     struct sw_event **events; /* [size] */
     struct sw_stream *streams[];
 };
@@ -34,6 +35,7 @@ static sw_code open_comm(struct sw_comm **out, const struct sw_device_ops *devic
         return SW_FAIL(err, SW_E_MEMORY, "no memory for a group of %d ranks", size);
     comm->device = device;
     comm->size = size;
+    comm->failed = -1;
     comm->events = sw_calloc(size, sizeof(struct sw_event *));
     sw_code code = comm->events != NULL
                        ? SW_OK
@@ -50,11 +52,19 @@ static sw_code open_comm(struct sw_comm **out, const struct sw_device_ops *devic
     return SW_OK;
 }
 
+static void note_failure(struct sw_comm *comm, int member)
+{
+    if (comm->failed < 0 && comm->streams[member]->error.code != SW_OK)
+        comm->failed = member;
+}
+
 /* What member `second` does from here on comes after what member `first` has been given. */
 static void order(struct sw_comm *comm, int first, int second)
 {
     if (first == second)
         return;
+    note_failure(comm, second);
+    note_failure(comm, first);
     comm->device->event_record(comm->events[first], comm->streams[first]);
     comm->device->event_wait(comm->events[first], comm->streams[second]);
 }
@@ -142,8 +152,14 @@ static sw_code barrier(struct sw_comm *comm, struct sw_err *err)
     for (int m = 0; m < comm->size; m++) {
         sw_code one = comm->device->stream_sync(comm->streams[m], code == SW_OK ? err : NULL);
         code = code == SW_OK ? one : code;
+        note_failure(comm, m);
     }
     return code;
+}
+
+static int failed(const struct sw_comm *comm)
+{
+    return comm->failed;
 }
 
 const struct sw_comm_ops sw_comm_local = {
@@ -156,4 +172,5 @@ const struct sw_comm_ops sw_comm_local = {
     .all_reduce = all_reduce,
     .broadcast = broadcast,
     .barrier = barrier,
+    .failed = failed,
 };

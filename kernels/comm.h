@@ -42,6 +42,9 @@ struct sw_comm_ops {
     void (*broadcast)(struct sw_comm *comm, int root, void *const *arrays, int64_t bytes);
     /* Wait until all members are done; the first failure of any. */
     sw_code (*barrier)(struct sw_comm *comm, struct sw_err *err);
+    /* The member whose stream was seen to fail first, since a failure is soon on all of them; -1:
+     * none yet. */
+    int (*failed)(const struct sw_comm *comm);
 };
 
 extern const struct sw_comm_ops sw_comm_local;

@@ -63,9 +63,23 @@ static sw_code run(struct sw_engine *engine, const struct sw_op *op, struct sw_e
 
 static const char *what(const struct sw_engine *engine, const struct sw_op *op)
 {
-    return op->block >= 0  ? engine->model->blocks[op->block].name
-           : op->unit >= 0 ? engine->model->units[op->unit].name
-                           : "everything";
+    if (op->block >= 0)
+        return engine->model->blocks[op->block].name;
+    if (op->unit >= 0)
+        return engine->model->units[op->unit].name;
+    if (op->cargo == SW_CARGO_BIAS || op->cargo == SW_CARGO_WEIGHTS)
+        return engine->model->units[engine->model->common_unit].name;
+    return op->kind == SW_OP_BATCH ? "rows" : "everything";
+}
+
+/* Whose failure it is: what a group does is an op of its first member. */
+static int32_t failed_rank(const struct sw_engine *engine, const struct sw_op *op)
+{
+    if (op->lane != SW_LANE_COLLECTIVE)
+        return op->rank;
+    int32_t stage = engine->ranks[op->rank].stage;
+    int member = engine->config.comm->failed(engine->replica_comms[stage]);
+    return member >= 0 ? sw_plan_rank(engine->plan, stage, member) : op->rank;
 }
 
 static sw_code fail(const struct sw_engine *engine, const struct sw_op *op, struct sw_err *err)
@@ -73,7 +87,7 @@ static sw_code fail(const struct sw_engine *engine, const struct sw_op *op, stru
     if (engine->plan->ranks == 1)
         return sw_err_while(err, "running %s of %s", sw_op_name(op->kind), what(engine, op));
     return sw_err_while(err, "running %s of %s on rank %d", sw_op_name(op->kind), what(engine, op),
-                        (int)op->rank);
+                        (int)failed_rank(engine, op));
 }
 
 sw_code sw_engine_run_op(void *context, const struct sw_op *op, struct sw_err *err)

@@ -47,6 +47,8 @@ sw_code sw_store_alloc_device(struct sw_store *store, int32_t rank, int64_t byte
 {
     void *memory = NULL;
     sw_code code = store->ops->alloc(store->ranks[rank].device, bytes, &memory, err);
+    if (code != SW_OK && store->plan->ranks > 1)
+        return sw_err_while(err, "allocating device memory of rank %d", (int)rank);
     if (code != SW_OK)
         return code;
     store->ops->zero(store->ranks[rank].load_stream, memory, bytes);

@@ -103,7 +103,12 @@ sw_code try_plan_rig(struct rig *rig, const struct setup *setup)
 {
     memset(rig, 0, sizeof *rig);
     sw_err_init(&rig->err);
-    rig->model = make(setup->tiny ? &TINY : setup->wide ? &WIDE : &SMALL, setup->untied);
+    struct shape shape = setup->tiny ? TINY : setup->wide ? WIDE : SMALL;
+    if (setup->encoder > 0)
+        shape.encoder = setup->encoder;
+    if (setup->decoder > 0)
+        shape.decoder = setup->decoder;
+    rig->model = make(&shape, setup->untied);
     if (setup->freeze != NULL)
         assert_ok(sw_model_freeze(rig->model, &setup->freeze, 1, &rig->err), &rig->err);
     set_optimizer(rig, setup);
@@ -129,7 +134,8 @@ sw_code try_open_rig(struct rig *rig, const struct setup *setup)
     const struct sw_engine_config config = {.plan = rig->plan,
                                             .model = rig->model,
                                             .optim = rig->plan->request.optim,
-                                            .device = &sw_cpu_device_ops,
+                                            .device = setup->device != NULL ? setup->device
+                                                                            : &sw_cpu_device_ops,
                                             .comm = &sw_comm_local,
                                             .pool = rig->pool,
                                             .seed = 11,
@@ -208,40 +214,58 @@ char *read_states(struct rig *rig, int64_t *bytes)
     return values;
 }
 
-struct outcome train(const struct setup *setup)
+static struct outcome run(struct rig *rig)
 {
-    struct rig rig;
     struct outcome outcome;
     struct rows rows;
-    open_rig(&rig, setup);
     for (int step = 0; step < STEPS; step++) {
         struct sw_step_result result;
         make_rows(&rows, step);
-        assert_ok(sw_engine_step(rig.engine, step + 1, 1e-3, &rows.batch, &result, &rig.err),
-                  &rig.err);
+        assert_ok(sw_engine_step(rig->engine, step + 1, 1e-3, &rows.batch, &result, &rig->err),
+                  &rig->err);
         assert_true(result.finite);
         outcome.loss[step] = result.loss;
         outcome.norm[step] = result.grad_norm;
     }
     int64_t tokens;
     assert_ok(
-        sw_engine_evaluate(rig.engine, &rows.batch, &outcome.evaluation, &tokens, NULL, &rig.err),
-        &rig.err);
+        sw_engine_evaluate(rig->engine, &rows.batch, &outcome.evaluation, &tokens, NULL, &rig->err),
+        &rig->err);
     assert_int_equal(tokens, rows.batch.target_tokens);
-    assert_int_equal(sw_engine_updates(rig.engine), STEPS);
-    outcome.weights = read_all(&rig, &outcome.count);
-    outcome.states = read_states(&rig, &outcome.state_bytes);
+    assert_int_equal(sw_engine_updates(rig->engine), STEPS);
+    outcome.weights = read_all(rig, &outcome.count);
+    outcome.states = read_states(rig, &outcome.state_bytes);
     /* The budget is what was allocated. */
-    for (int32_t rank = 0; rank < rig.plan->ranks; rank++)
-        assert_int_equal(sw_engine_device_bytes(rig.engine, rank),
-                         rig.plan->stage[rank % rig.plan->stages].device_bytes);
-    outcome.slots = rig.plan->stage[0].weight_pools[SW_POOL_BLOCKS];
-    memcpy(outcome.total_bytes, rig.plan->total_bytes, sizeof outcome.total_bytes);
-    outcome.params = rig.plan->params;
-    outcome.optimizer = rig.plan->optimizer;
-    outcome.grads = rig.plan->grads;
-    outcome.activations = rig.plan->activations;
+    for (int32_t rank = 0; rank < rig->plan->ranks; rank++)
+        assert_int_equal(sw_engine_device_bytes(rig->engine, rank),
+                         rig->plan->stage[rank % rig->plan->stages].device_bytes);
+    outcome.slots = rig->plan->stage[0].weight_pools[SW_POOL_BLOCKS];
+    memcpy(outcome.total_bytes, rig->plan->total_bytes, sizeof outcome.total_bytes);
+    outcome.params = rig->plan->params;
+    outcome.optimizer = rig->plan->optimizer;
+    outcome.grads = rig->plan->grads;
+    outcome.activations = rig->plan->activations;
+    outcome.micro_batch = rig->plan->bounds.rows;
+    outcome.schedule = rig->plan->schedule;
+    return outcome;
+}
+
+sw_code try_train(const struct setup *setup, struct outcome *out, struct sw_err *err)
+{
+    struct rig rig;
+    sw_code code = try_open_rig(&rig, setup);
+    if (code == SW_OK)
+        *out = run(&rig);
+    *err = rig.err;
     close_rig(&rig);
+    return code;
+}
+
+struct outcome train(const struct setup *setup)
+{
+    struct sw_err err;
+    struct outcome outcome;
+    assert_ok(try_train(setup, &outcome, &err), &err);
     return outcome;
 }
 

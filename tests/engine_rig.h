@@ -29,6 +29,8 @@ struct setup {
     enum sw_schedule schedule;
     bool mailbox;
     bool wide; /* units of several blocks of the optimizers' sums, so that ranges are real */
+    int encoder, decoder;               /* blocks; 0: as the other settings say */
+    const struct sw_device_ops *device; /* NULL: the CPU's */
 };
 
 struct rig {
@@ -58,6 +60,8 @@ struct outcome {
     struct sw_slot_pool slots; /* of blocks' weights */
     int64_t total_bytes[SW_TIERS];
     enum sw_tier params, optimizer, grads, activations; /* farthest homes */
+    int64_t micro_batch;                                /* as planned */
+    enum sw_schedule schedule;
 };
 
 struct sw_model *make_model(bool untied);
@@ -71,6 +75,9 @@ void make_rows(struct rows *rows, int step);
 float *read_all(struct rig *rig, int64_t *count);
 char *read_states(struct rig *rig, int64_t *bytes);
 struct outcome train(const struct setup *setup);
+/* The same, for what may be refused: `err` then says why, and there is no outcome to free. */
+sw_code try_train(const struct setup *setup, struct outcome *out,
+                  struct sw_err *err) SW_WARN_UNUSED;
 void free_outcome(struct outcome *outcome);
 /* `what` names the difference when there is one. */
 void assert_same_outcome(const struct outcome *a, const struct outcome *b, const char *what);

@@ -461,6 +461,18 @@ static void a_step_is_predicted_and_run(void **state)
     assert_true(makespan >= 0.99 * serial);
     assert_true(number_after(output.out, "run         ") > 0);
     sw_test_output_free(&output);
+    /* The same rates by the configuration. */
+    output = sw_test_expect(
+        world->at,
+        "bench step @/job.yaml --set run.machine=@/machine.json --set offload.params=host", 0,
+        "products 1.0 GFLOP/s");
+    assert_true(number_after(output.out, "makespan    ") == makespan);
+    sw_test_output_free(&output);
+    expect(world, "plan @/job.yaml --set run.machine=@/machine.json", 0, "machine.json");
+    expect(world, "train @/job.yaml --set run.machine=@/none.json", 2, "run.machine");
+    expect(world, "train @/job.yaml --set run.machine=@/machine.json --set output.dir=@/planned", 0,
+           "done in");
+    drop(world, "planned");
     drop(world, "machine.json");
 }
 

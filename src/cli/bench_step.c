@@ -33,9 +33,15 @@ static sw_code measure(const struct sw_config *config, struct sw_machine *machin
     return code;
 }
 
+/* `planned`: with those of run.machine, where that is set. */
 static sw_code find_rates(const struct sw_session *session, const char *path,
-                          struct sw_plan_rates *out, struct sw_err *err)
+                          const struct sw_plan_rates *planned, struct sw_plan_rates *out,
+                          struct sw_err *err)
 {
+    if (path == NULL && planned->origin != NULL) {
+        *out = *planned;
+        return SW_OK;
+    }
     struct sw_machine *machine = calloc(1, sizeof *machine);
     if (machine == NULL)
         return SW_FAIL(err, SW_E_MEMORY, "no memory for the description of a machine");
@@ -210,7 +216,8 @@ static sw_code bench(struct sw_session *session, const struct sw_cli_args *args,
     if (code == SW_OK)
         code = sw_session_plan(session, &request, err); /* as train plans */
     if (code == SW_OK)
-        code = find_rates(session, sw_cli_value(&sw_command_bench, args, "machine"), &rates, err);
+        code = find_rates(session, sw_cli_value(&sw_command_bench, args, "machine"), &request.rates,
+                          &rates, err);
     if (code == SW_OK)
         code = sw_plan_price(session->plan, &rates, err);
     if (code == SW_OK)

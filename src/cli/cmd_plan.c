@@ -102,6 +102,8 @@ static sw_code plan(struct sw_session *session, const struct sw_cli_args *args, 
             use_machine(machine, session->config, session->device, &request);
         free(machine);
     }
+    if (path == NULL)
+        path = request.rates.origin; /* run.machine */
     return code == SW_OK ? print_plan(session, &request, path, json, err) : code;
 }
 

@@ -106,6 +106,7 @@ struct sw_config {
     struct {
         double max_time_seconds; /* 0: none */
         bool overlap;
+        char *machine; /* "": none */
     } run;
     /* By position in the table: set by a file or --set; the line it stands in, 0 for --set. */
     bool given[SW_CONFIG_KEYS_MAX];

@@ -153,6 +153,8 @@ const struct sw_option sw_options[] = {
      "stop with a checkpoint after this time (8h30m); 0: no limit"},
     {"run.overlap", SW_OPTION_BOOL, AT(run.overlap), "true", NULL, 0, 0,
      "lanes work at the same time; false: one op after the other (same result)"},
+    {"run.machine", SW_OPTION_STRING, AT(run.machine), "", NULL, 0, 0,
+     "a file of spillway probe --out: what is left open is planned by its rates (same result)"},
 };
 
 const struct sw_option_default sw_option_defaults[] = {

@@ -268,6 +268,28 @@ static sw_code limit_devices(const struct sw_session *session, struct sw_plan_re
     return SW_OK;
 }
 
+/* Rates of the file that run.machine names. Those of a GPU stay unknown where it has none. */
+static sw_code read_rates(const struct sw_config *config, bool cpu, struct sw_plan_rates *out,
+                          struct sw_err *err)
+{
+    struct sw_machine *machine = calloc(1, sizeof *machine);
+    if (machine == NULL)
+        return SW_FAIL(err, SW_E_MEMORY, "no memory for the description of a machine");
+    sw_code code = sw_machine_read(config->run.machine, machine, err);
+    bool gpu = !cpu && code == SW_OK && machine->gpu_count > 0;
+    if (code == SW_OK) {
+        sw_plan_rates_of_machine(machine, gpu, out);
+        out->origin = config->run.machine;
+        out->device_is_host = cpu;
+        if (!cpu && !gpu)
+            out->gemm_flops = out->device_bytes = out->h2d_bytes = out->d2h_bytes = 0;
+    } else {
+        code = sw_err_blame(err, "run.machine");
+    }
+    free(machine);
+    return code;
+}
+
 sw_code sw_session_request(struct sw_session *session, enum sw_purpose purpose,
                            struct sw_plan_request *out, struct sw_err *err)
 {
@@ -294,6 +316,8 @@ sw_code sw_session_request(struct sw_session *session, enum sw_purpose purpose,
     out->device_is_remote = !cpu;
     set_grid(session, purpose, out);
     sw_code code = list_devices(session, out, err);
+    if (code == SW_OK && config->run.machine[0] != '\0')
+        code = read_rates(config, cpu, &out->rates, err);
     if (code != SW_OK)
         return sw_config_locate(config, err);
     code = sw_tiers_limits(config, cpu, out, err);

@@ -154,7 +154,7 @@ const struct sw_option sw_options[] = {
     {"run.overlap", SW_OPTION_BOOL, AT(run.overlap), "true", NULL, 0, 0,
      "lanes work at the same time; false: one op after the other (same result)"},
     {"run.machine", SW_OPTION_STRING, AT(run.machine), "", NULL, 0, 0,
-     "a file of spillway probe --out: what is left open is planned by its rates (same result)"},
+     "a file of spillway probe --out: what is left open is planned by its rates"},
 };
 
 const struct sw_option_default sw_option_defaults[] = {

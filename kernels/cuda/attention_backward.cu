@@ -178,9 +178,7 @@ SW_TILE_INLINE void q_scores(float (&s)[2][4][4], const struct sw_tiled_attentio
         sw_tile_lane_b<D>(shared_address(shared + L::V + stage * L::KV_BYTES), 0, p.lane));
     uint32_t kept[4] = {};
     if (DROPOUT)
-        sw_tile_kept<4>(kept, job.dropout, key, query + g + p.at.shift,
-                        static_cast<uint32_t>(job.dropout.global_rows[p.at.row]),
-                        job.dropout.site | static_cast<uint32_t>(p.at.head) << 16, p.lane);
+        sw_tile_kept<4>(kept, job, p.at, key, query + g + p.at.shift, p.lane);
     q_gradient<DROPOUT>(s, dp, p.delta, kept, job.dropout.scale);
 }
 

@@ -246,9 +246,7 @@ SW_TILE_INLINE void kv_scores(float (&s)[1][8][4], float (&dv)[1][D / 8][4],
     uint32_t kept[4] = {};
     float p[1][8][4];
     if (DROPOUT)
-        sw_tile_kept_transposed<8>(kept, job.dropout, first + warp_row, position,
-                                   static_cast<uint32_t>(job.dropout.global_rows[at.row]),
-                                   job.dropout.site | static_cast<uint32_t>(at.head) << 16, lane);
+        sw_tile_kept_transposed<8>(kept, job, at, first + warp_row, position, lane);
 #pragma unroll
     for (int n = 0; n < 8; n++)
 #pragma unroll

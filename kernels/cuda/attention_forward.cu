@@ -144,9 +144,7 @@ SW_TILE_INLINE void step(struct state<D> &x, const struct sw_tiled_attention &jo
         sw_tile_lane_b<D>(shared_address(shared + L::K), 0, p.lane));
     uint32_t kept[4];
     if (DROPOUT)
-        sw_tile_kept<KEYS / 8>(kept, job.dropout, key, query + g + p.at.shift,
-                               static_cast<uint32_t>(job.dropout.global_rows[p.at.row]),
-                               job.dropout.site | static_cast<uint32_t>(p.at.head) << 16, p.lane);
+        sw_tile_kept<KEYS / 8>(kept, job, p.at, key, query + g + p.at.shift, p.lane);
     copy_wait(); /* for values; and everybody is done with the keys */
     __syncthreads();
     if (key + KEYS < p.end)

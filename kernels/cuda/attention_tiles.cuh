@@ -25,7 +25,9 @@ static const float SW_LN_2 = 0.6931471805599453f;
 struct sw_tiled_attention {
     struct sw_attention a;
     struct sw_cuda_dropout dropout;
-    float scale_log2; /* a.scale * log2(e) */
+    float scale_log2;     /* a.scale * log2(e) */
+    uint32_t keys[10][2]; /* Philox's, of every round: constant memory is an operand for free */
+    uint32_t drop_below;  /* words below this are dropped */
 };
 
 /* Whether the tiled kernels serve a call, whose other operands are `others`. */
@@ -41,7 +43,13 @@ static inline bool sw_attention_is_tiled(const struct sw_attention *a,
 
 static inline struct sw_tiled_attention sw_tiled_attention(const struct sw_attention *a)
 {
-    return {*a, sw_cuda_dropout(&a->dropout), a->scale * SW_LOG2_E};
+    struct sw_tiled_attention job = {*a, sw_cuda_dropout(&a->dropout), a->scale * SW_LOG2_E, {}, 0};
+    for (uint32_t i = 0; i < 10; i++) {
+        job.keys[i][0] = job.dropout.key[0] + i * 0x9E3779B9u;
+        job.keys[i][1] = job.dropout.key[1] + i * 0xBB67AE85u;
+    }
+    job.drop_below = job.dropout.threshold << 8; /* word >> 8 is compared, p is below 1 */
+    return job;
 }
 
 /* --- Rows --------------------------------------------------------------------------------------*/
@@ -263,33 +271,49 @@ SW_TILE_INLINE void sw_tile_mask(float (&s)[2][N][4], const struct sw_attention 
 
 /* --- Dropout -----------------------------------------------------------------------------------*/
 
-/* Bit i: whether element i of a counter's four is kept. */
-SW_TILE_INLINE uint32_t sw_tile_kept_of_four(const struct sw_cuda_dropout &d, uint32_t group,
+/* The site's word of counters. */
+SW_TILE_INLINE uint32_t sw_tile_site(const struct sw_tiled_attention &job, int head)
+{
+    return job.dropout.site | static_cast<uint32_t>(head) << 16;
+}
+
+/* Bit i: whether element i of a counter's four is kept; sw_philox with the rounds' keys at hand. */
+SW_TILE_INLINE uint32_t sw_tile_kept_of_four(const struct sw_tiled_attention &job, uint32_t group,
                                              uint32_t position, uint32_t global_row, uint32_t c3)
 {
-    uint32_t words[4], kept = 0;
-    sw_dropout_words(&d, group, position, global_row, c3, words);
+    uint32_t c[4] = {group, position, global_row, c3}, kept = 0;
+#pragma unroll
+    for (int round = 0; round < 10; round++) {
+        const uint64_t p0 = static_cast<uint64_t>(0xD2511F53u) * c[0];
+        const uint64_t p1 = static_cast<uint64_t>(0xCD9E8D57u) * c[2];
+        c[0] = static_cast<uint32_t>(p1 >> 32) ^ c[1] ^ job.keys[round][0];
+        c[1] = static_cast<uint32_t>(p1);
+        c[2] = static_cast<uint32_t>(p0 >> 32) ^ c[3] ^ job.keys[round][1];
+        c[3] = static_cast<uint32_t>(p0);
+    }
 #pragma unroll
     for (int i = 0; i < 4; i++)
-        kept |= words[i] >> 8 >= d.threshold ? 1u << i : 0u;
+        kept |= c[i] >= job.drop_below ? 1u << i : 0u;
     return kept;
 }
 
 /* Rows are queries: kept[h], bit 4 n + c: whether the lane's row h (g + 8 h), column 8 n + 2 t + c
  * is kept. Two neighbouring lanes share a counter's four keys: each draws for one of two rows. */
 template <int N>
-SW_TILE_INLINE void sw_tile_kept(uint32_t (&kept)[4], const struct sw_cuda_dropout &d, int key,
-                                 int position, uint32_t global_row, uint32_t c3, int lane)
+SW_TILE_INLINE void sw_tile_kept(uint32_t (&kept)[4], const struct sw_tiled_attention &job,
+                                 const struct sw_tile_row &at, int key, int position, int lane)
 {
+    const uint32_t global_row = static_cast<uint32_t>(job.dropout.global_rows[at.row]);
+    const uint32_t site = sw_tile_site(job, at.head);
     const int odd = lane & 1;
 #pragma unroll
     for (int m = 0; m < 2; m++) {
         uint32_t own = 0;
 #pragma unroll
         for (int n = 0; n < N; n++)
-            own |= sw_tile_kept_of_four(d, static_cast<uint32_t>(key / 4 + 2 * n + (lane >> 1 & 1)),
-                                        static_cast<uint32_t>(position + 16 * m + 8 * odd),
-                                        global_row, c3)
+            own |= sw_tile_kept_of_four(
+                       job, static_cast<uint32_t>(key / 4 + 2 * n + (lane >> 1 & 1)),
+                       static_cast<uint32_t>(position + 16 * m + 8 * odd), global_row, site)
                    << (4 * n);
         const uint32_t other = __shfl_xor_sync(0xFFFFFFFFu, own, 1);
         kept[2 * m] = (odd ? other : own) >> (2 * odd);
@@ -301,18 +325,20 @@ SW_TILE_INLINE void sw_tile_kept(uint32_t (&kept)[4], const struct sw_cuda_dropo
  * 2 t + c is kept. Four lanes with one t share a counter's four keys: each draws for one of the
  * four (h, c). `position` is column 2 t's. */
 template <int N>
-SW_TILE_INLINE void sw_tile_kept_transposed(uint32_t (&kept)[4], const struct sw_cuda_dropout &d,
-                                            int key, int position, uint32_t global_row, uint32_t c3,
-                                            int lane)
+SW_TILE_INLINE void
+sw_tile_kept_transposed(uint32_t (&kept)[4], const struct sw_tiled_attention &job,
+                        const struct sw_tile_row &at, int key, int position, int lane)
 {
+    const uint32_t global_row = static_cast<uint32_t>(job.dropout.global_rows[at.row]);
+    const uint32_t site = sw_tile_site(job, at.head);
     const int own_index = lane >> 2 & 3;
     const int group = key / 4 + 2 * (own_index >> 1) + (lane >> 4);
     uint32_t own = 0;
 #pragma unroll
     for (int n = 0; n < N; n++)
-        own |= sw_tile_kept_of_four(d, static_cast<uint32_t>(group),
+        own |= sw_tile_kept_of_four(job, static_cast<uint32_t>(group),
                                     static_cast<uint32_t>(position + 8 * n + (own_index & 1)),
-                                    global_row, c3)
+                                    global_row, site)
                << (4 * n);
 #pragma unroll
     for (int i = 0; i < 4; i++)

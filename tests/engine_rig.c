@@ -96,6 +96,7 @@ static struct sw_plan_request make_request(const struct rig *rig, const struct s
         .zero = setup->zero,
         .schedule = setup->schedule,
         .mailbox = setup->mailbox,
+        .device_is_remote = setup->remote,
     };
 }
 

@@ -243,6 +243,31 @@ static void memory_follows_the_formulas(void **state)
     assert_true(weights[3] >= weights[0] / 2 && weights[3] < weights[0] * 3 / 4);
 }
 
+/* What a device steps itself has the host's bits; all of it there, or part. */
+static void steps_on_devices_have_the_same_bits(void **state)
+{
+    (void)state;
+    for (int kind = 0; kind < 3; kind++) {
+        struct setup setup = {.micro_batch = 2,
+                              .threads = 2,
+                              .wide = true,
+                              .early = kind == 1,
+                              .bf16_grads = kind == 2};
+        struct outcome want = train(&setup);
+        setup.remote = true;
+        assert_same(&setup, &want);
+        setup.pipeline = 2;
+        assert_same(&setup, &want);
+        setup.optimizer = SW_TIER_HOST;
+        assert_same(&setup, &want);
+        setup.pipeline = 1;
+        setup.optimizer = SW_TIER_AUTO;
+        setup.split = true;
+        assert_same(&setup, &want);
+        free_outcome(&want);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -252,6 +277,7 @@ int main(void)
         cmocka_unit_test(replicas_agree_with_other_optimizers),
         cmocka_unit_test(rows_that_do_not_divide),
         cmocka_unit_test(a_short_batch_leaves_replicas_without_rows),
+        cmocka_unit_test(steps_on_devices_have_the_same_bits),
         cmocka_unit_test(memory_follows_the_formulas),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

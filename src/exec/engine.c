@@ -28,7 +28,10 @@ static sw_code open_streams(struct sw_engine *engine, struct sw_engine_rank *ran
         if (code != SW_OK)
             return code;
     }
-    return SW_OK;
+    if (!engine->plan->request.device_is_remote)
+        return SW_OK;
+    return engine->device_ops->stream_open(rank->device, SW_STREAM_COMPUTE,
+                                           &rank->streams[SW_LANE_OPTIMIZER], err);
 }
 
 static sw_code open_ranks(struct sw_engine *engine, struct sw_err *err)

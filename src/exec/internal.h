@@ -42,6 +42,7 @@ struct sw_engine_rank {
                                NULL where it has none, or is on another stage */
     float **bias_partials;  /* [block_count]; on stage 0 of all blocks */
     double *loss_sum;       /* device */
+    double *partials;       /* a remote device's: of the unit whose norm is taken; NULL else */
 };
 
 struct sw_engine {

@@ -195,6 +195,8 @@ static sw_code alloc_rank(struct sw_engine *engine, int32_t index, struct sw_err
         code = alloc_bias(engine, index, err);
     if (code == SW_OK)
         code = on_device(engine, index, (int64_t)sizeof(double), &rank->loss_sum, err);
+    if (code == SW_OK && sw_plan_partials_bytes(engine->plan) > 0)
+        code = on_device(engine, index, sw_plan_partials_bytes(engine->plan), &rank->partials, err);
     if (code == SW_OK)
         code = engine->device_ops->stream_sync(rank->streams[SW_LANE_H2D], err);
     return code;

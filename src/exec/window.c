@@ -46,6 +46,24 @@ static double *partials_of(const struct sw_engine *engine, const struct sw_op *o
     return engine->partials + engine->partial_start[op->unit] + op->first / SW_OPTIM_BLOCK;
 }
 
+/* Is what the op works on in the memory of a device that the host does not reach? */
+static bool is_remote(const struct sw_engine *engine, const struct sw_op *op, bool in_host)
+{
+    return engine->plan->request.device_is_remote && op->buffer < 0 && !in_host;
+}
+
+static sw_code partials_on_device(struct sw_engine *engine, const struct sw_op *op,
+                                  const void *gradient, enum sw_dtype dtype, struct sw_err *err)
+{
+    struct sw_stream *stream = sw_engine_stream(engine, op);
+    double *partials = sw_engine_rank_of(engine, op)->partials;
+    sw_norm_partials_on(stream, engine->device_ops, &engine->plan->optim_units[op->unit], gradient,
+                        dtype, op->first, op->count, partials);
+    engine->device_ops->copy(stream, partials_of(engine, op), partials,
+                             sw_norm_partial_count(op->count) * (int64_t)sizeof(double));
+    return engine->device_ops->stream_sync(stream, err);
+}
+
 sw_code sw_engine_partials(struct sw_engine *engine, const struct sw_op *op, struct sw_err *err)
 {
     const struct sw_unit_state *unit = &engine->store.units[op->unit];
@@ -62,8 +80,14 @@ sw_code sw_engine_partials(struct sw_engine *engine, const struct sw_op *op, str
         gradient = sw_store_gradient(&engine->store, op->rank, op->unit, op->gradient) + op->first;
     else
         gradient = sw_store_part(&engine->store, op->rank, op->unit, SW_PART_GRADIENT, op->first);
-    sw_norm_partials(engine->config.pool, &engine->plan->optim_units[op->unit], gradient, dtype,
-                     op->first, op->count, partials_of(engine, op));
+    if (is_remote(engine, op, held->tier == SW_TIER_HOST)) {
+        sw_code code = partials_on_device(engine, op, gradient, dtype, err);
+        if (code != SW_OK)
+            return code;
+    } else {
+        sw_norm_partials(engine->config.pool, &engine->plan->optim_units[op->unit], gradient, dtype,
+                         op->first, op->count, partials_of(engine, op));
+    }
     if (!sw_engine_early(engine) ||
         isfinite(sw_norm_sum(partials_of(engine, op), sw_norm_partial_count(op->count))))
         return SW_OK;
@@ -131,9 +155,14 @@ sw_code sw_engine_step_op(struct sw_engine *engine, const struct sw_op *op, stru
         .weights = weights_at(engine, op),
         .weights_dtype = engine->plan->request.compute,
     };
-    (void)err;
     if (op->first == 0 && op->phase <= 0 && sw_engine_rank_of(engine, op)->replica == 0)
         unit->version++;
+    if (is_remote(engine, op, engine->plan->homes[op->unit].states != SW_TIER_DEVICE)) {
+        struct sw_stream *stream = sw_engine_stream(engine, op);
+        sw_adamw_step_on(stream, engine->device_ops, optim, &engine->update,
+                         &engine->plan->optim_units[op->unit], &chunk);
+        return engine->device_ops->stream_sync(stream, err);
+    }
     if (op->phase < 0)
         sw_optim_step_unit(engine->config.pool, optim, &engine->update,
                            &engine->plan->optim_units[op->unit], &chunk, factors_of(engine, op),

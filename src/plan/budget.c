@@ -325,6 +325,7 @@ static void add_buffers(struct sw_plan *plan)
     add_device(plan, "batches, tables", -1, plan->microbatches, plan->batch_bytes);
     add_device(plan, "batches, tables", -1, 1, sw_model_tables_bytes(plan->reach));
     add_device(plan, "batches, tables", -1, 1, (int64_t)sizeof(double));
+    add_device(plan, "batches, tables", -1, 1, sw_plan_partials_bytes(plan));
     const struct sw_model *model = request->model;
     if (request->purpose != SW_FOR_TRAINING || !model->units[model->common_unit].trainable)
         return;

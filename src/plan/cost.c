@@ -15,6 +15,19 @@ static const struct sw_plan_rates NOMINAL = {
     .nvme_write_bytes = 1.5e9,
 };
 
+/* The same with a GPU of 2020 or later beside the host. */
+static const struct sw_plan_rates NOMINAL_GPU = {
+    .gemm_flops = 1e14,
+    .device_bytes = 8e11,
+    .optimizer_bytes = 4e10,
+    .host_bytes = 4e10,
+    .h2d_bytes = 2.2e10,
+    .d2h_bytes = 2.2e10,
+    .peer_bytes = 2e10,
+    .nvme_read_bytes = 2.5e9,
+    .nvme_write_bytes = 1.5e9,
+};
+
 static double or_else(double measured, double nominal)
 {
     return measured > 0 ? measured : nominal;
@@ -22,17 +35,18 @@ static double or_else(double measured, double nominal)
 
 struct sw_plan_rates sw_plan_rates_complete(const struct sw_plan_rates *rates)
 {
+    const struct sw_plan_rates *nominal = rates->device_is_host ? &NOMINAL : &NOMINAL_GPU;
     struct sw_plan_rates out = *rates;
-    out.gemm_flops = or_else(rates->gemm_flops, NOMINAL.gemm_flops);
-    out.host_bytes = or_else(rates->host_bytes, NOMINAL.host_bytes);
-    out.device_bytes =
-        or_else(rates->device_bytes, rates->device_is_host ? out.host_bytes : NOMINAL.device_bytes);
+    out.gemm_flops = or_else(rates->gemm_flops, nominal->gemm_flops);
+    out.host_bytes = or_else(rates->host_bytes, nominal->host_bytes);
+    out.device_bytes = or_else(rates->device_bytes,
+                               rates->device_is_host ? out.host_bytes : nominal->device_bytes);
     out.optimizer_bytes = or_else(rates->optimizer_bytes, out.host_bytes);
-    out.h2d_bytes = or_else(rates->h2d_bytes, NOMINAL.h2d_bytes);
-    out.d2h_bytes = or_else(rates->d2h_bytes, NOMINAL.d2h_bytes);
+    out.h2d_bytes = or_else(rates->h2d_bytes, nominal->h2d_bytes);
+    out.d2h_bytes = or_else(rates->d2h_bytes, nominal->d2h_bytes);
     out.peer_bytes = or_else(rates->peer_bytes, out.h2d_bytes);
-    out.nvme_read_bytes = or_else(rates->nvme_read_bytes, NOMINAL.nvme_read_bytes);
-    out.nvme_write_bytes = or_else(rates->nvme_write_bytes, NOMINAL.nvme_write_bytes);
+    out.nvme_read_bytes = or_else(rates->nvme_read_bytes, nominal->nvme_read_bytes);
+    out.nvme_write_bytes = or_else(rates->nvme_write_bytes, nominal->nvme_write_bytes);
     return out;
 }
 
@@ -186,14 +200,19 @@ void sw_plan_op_cost(const struct sw_op *op, void *context, struct sw_op_cost *c
         cost->seconds = compute_seconds(plan, op, rates);
         cost->load[SW_RESOURCE_DEVICE] = 1;
         break;
-    case SW_OP_PARTIALS:
+    case SW_OP_PARTIALS: {
+        bool on_device = cpu || plan->homes[op->unit].gradient == SW_TIER_DEVICE;
         move_cost(cost, (double)op->count * (double)sw_dtype_bytes(plan->request.optim->grads),
-                  rates->host_bytes, cpu ? SW_RESOURCE_DEVICE : SW_RESOURCE_CPU, rates);
+                  on_device && !cpu ? rates->device_bytes : rates->host_bytes,
+                  on_device ? SW_RESOURCE_DEVICE : SW_RESOURCE_CPU, rates);
         break;
+    }
     case SW_OP_STEP: {
         int phases = op->phase < 0 ? 1 : sw_plan_phases(plan);
-        move_cost(cost, (double)op->count * step_bytes(plan) / phases, rates->optimizer_bytes,
-                  cpu ? SW_RESOURCE_DEVICE : SW_RESOURCE_CPU, rates);
+        bool on_device = cpu || plan->homes[op->unit].states == SW_TIER_DEVICE;
+        move_cost(cost, (double)op->count * step_bytes(plan) / phases,
+                  on_device && !cpu ? rates->device_bytes : rates->optimizer_bytes,
+                  on_device ? SW_RESOURCE_DEVICE : SW_RESOURCE_CPU, rates);
         break;
     }
     case SW_OP_READ:

@@ -198,6 +198,23 @@ bool sw_plan_phase_reads_master(const struct sw_plan *plan, int phase)
            sw_adafactor_phase_reads_weights(plan->request.optim, (enum sw_adafactor_phase)phase);
 }
 
+bool sw_plan_may_step_on_device(const struct sw_plan_request *request)
+{
+    return request->optim != NULL &&
+           (!request->device_is_remote || request->optim->name == SW_OPTIM_ADAMW);
+}
+
+int64_t sw_plan_partials_bytes(const struct sw_plan *plan)
+{
+    int64_t elements = 0;
+    if (plan->request.purpose != SW_FOR_TRAINING || !plan->request.device_is_remote)
+        return 0;
+    for (int64_t i = 0; i < plan->request.model->unit_count; i++)
+        if (plan->request.model->units[i].elements > elements)
+            elements = plan->request.model->units[i].elements;
+    return sw_norm_partial_count(elements) * (int64_t)sizeof(double);
+}
+
 int64_t sw_plan_encoder_end(const struct sw_model *model)
 {
     int64_t block = 0;

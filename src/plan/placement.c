@@ -162,7 +162,9 @@ static void set_homes(const struct search *search, const struct genes *genes)
     plan->homes[plan->request.model->common_unit] = (struct sw_unit_homes){
         .weights = SW_TIER_DEVICE,
         .states = tier_of(genes, STATES, 0),
-        .gradient = plan->request.device_is_remote ? SW_TIER_HOST : SW_TIER_DEVICE,
+        .gradient = plan->request.device_is_remote && tier_of(genes, STATES, 0) != SW_TIER_DEVICE
+                        ? SW_TIER_HOST
+                        : SW_TIER_DEVICE,
     };
 }
 
@@ -291,7 +293,7 @@ static bool may_be_resident(const struct search *search)
     for (int kind = 0; kind < KINDS; kind++)
         if (!is_open(search, (enum kind)kind) && search->wanted[kind] != SW_TIER_DEVICE)
             return false;
-    return !training(search) || !search->plan->request.device_is_remote;
+    return !training(search) || sw_plan_may_step_on_device(&search->plan->request);
 }
 
 /* Price a candidate that fits, and keep the best. */
@@ -549,12 +551,11 @@ static sw_code check_homes(struct search *search, struct sw_err *err)
                            keys[i], sw_tier_name(wanted[i]), sw_schedule_name(request->schedule));
     if (!training(search))
         return SW_OK;
-    for (int i = STATES; i < KINDS; i++)
-        if (request->device_is_remote && wanted[i] == SW_TIER_DEVICE)
-            return SW_FAIL(err, SW_E_USAGE,
-                           "%s: device: units are stepped by the host in this version (use auto, "
-                           "host or nvme)",
-                           keys[i]);
+    if (request->optimizer == SW_TIER_DEVICE && !sw_plan_may_step_on_device(request))
+        return SW_FAIL(
+            err, SW_E_USAGE,
+            "offload.optimizer: device clashes with optimizer.name: adafactor, which the "
+            "host steps (use auto, host or nvme)");
     for (int i = 0; i < KINDS; i++)
         if (request->optimizer == SW_TIER_DEVICE && wanted[i] != SW_TIER_AUTO &&
             wanted[i] != SW_TIER_DEVICE)

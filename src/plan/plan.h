@@ -34,7 +34,8 @@ struct sw_plan_request {
     int64_t total_memory_bytes; /* of both, where the device is the host; 0: not bounded */
     int64_t nvme_bytes;         /* of the spill directories; 0: none */
     int nvme_directories;
-    bool device_is_remote;  /* the host's optimizer cannot work in the device's memory */
+    bool device_is_remote;  /* the host cannot work in the device's memory: what is at home there
+                               is stepped there, which Adafactor cannot be */
     int64_t prefetch_depth; /* units read ahead of the one in use; 0: the planner chooses */
     int64_t chunk_bytes;    /* of a state's array that moves at once; 0: the planner chooses */
     /* The grid: rank = replica * pipeline + stage. 0 counts as 1. */
@@ -219,6 +220,11 @@ static inline int32_t sw_plan_rank(const struct sw_plan *plan, int32_t stage, in
 }
 /* Whether a unit's gradient accumulates where it is held. */
 bool sw_plan_gradient_stays(const struct sw_plan *plan, int64_t unit);
+
+/* Whether a unit whose states are on the device can be stepped: by the host, or there. */
+bool sw_plan_may_step_on_device(const struct sw_plan_request *request);
+/* Bytes in which a remote device takes norm partials of a unit; 0: it takes none. */
+int64_t sw_plan_partials_bytes(const struct sw_plan *plan);
 
 /* How a unit is stepped. Bits of parts: 1 << enum sw_part. */
 struct sw_unit_flow {

@@ -121,7 +121,7 @@ static void run_gemm(const struct op_case *c, struct op_session *s)
             want[i * ldc + j] = (double)c->alpha * sum + (double)c->beta * initial[i * ldc + j];
             most = fmax(most, fabs((double)c->alpha * sum));
         }
-    (void)op_want(s, "c", tolerance + (twice ? most * 0x1p-9 : 0.0));
+    (void)op_want(s, "c", tolerance + (twice ? most * 0x1p-8 : 0.0));
 }
 
 /* --- Norm ----------------------------------------------------------------------------------------

@@ -332,7 +332,8 @@ static sw_code describe_device(int physical_index, struct sw_device_info *out, s
         error = cudaDriverGetVersion(&driver);
     if (error != cudaSuccess)
         return cuda_failed(err, error, "describing a GPU");
-    snprintf(out->name, sizeof out->name, "%s", properties.name);
+    snprintf(out->name, sizeof out->name, "%.240s (sm_%d%d)", properties.name, properties.major,
+             properties.minor);
     snprintf(out->versions, sizeof out->versions, "driver CUDA %d.%d, built with %d.%d",
              driver / 1000, driver % 1000 / 10, CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
     out->total_bytes = static_cast<int64_t>(total_bytes);

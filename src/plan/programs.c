@@ -126,7 +126,7 @@ static void list_accesses(struct sw_build *b)
         const struct sw_agenda_op *item = &b->agenda->ops[i];
         int32_t time = (int32_t)i, unit = slotted_unit(b, item);
         if (unit >= 0)
-            sw_residency_access(*weights_of(b, item->stage, sw_plan_pool(b->plan, unit)), time,
+            sw_residency_access(*weights_of(b, item->stage, (int)sw_plan_pool(b->plan, unit)), time,
                                 unit, false);
         if (!spills_activations(b))
             continue;
@@ -270,7 +270,7 @@ static void use_weights(struct sw_build *b, struct sw_op *op, const struct sw_ag
     int32_t slotted = slotted_unit(b, item);
     if (slotted >= 0) {
         enum sw_pool_kind pool = sw_plan_pool(b->plan, slotted);
-        op->weights = sw_residency_slot(*weights_of(b, item->stage, pool), slotted);
+        op->weights = sw_residency_slot(*weights_of(b, item->stage, (int)pool), slotted);
         sw_program_reads(b->program, b->ranks[op->rank].weight_slot[pool] + op->weights);
     }
     if (item->kind == SW_OP_DECODE_BEGIN)

@@ -45,18 +45,26 @@ const char *sw_op_name(enum sw_op_kind kind)
     return OP_NAMES[kind];
 }
 
-/* Of a resource, per queue: how many of its ops must be done for the last writer, for those that
- * added since, and for all readers since. */
+/* Of a resource and a queue: how many of its ops must be done for the last writer, for those that
+ * added since, and for all readers since. Few queues have to do with one resource, so each has a
+ * list. */
 struct uses {
+    int32_t queue;
     int32_t written, added, read;
+    int64_t next; /* of builder->lists; -1: the last */
 };
 
 struct sw_program_builder {
     struct sw_program *program;
     int64_t capacity;
     uint32_t unordered;
-    struct uses *uses; /* [resource_count][queue_count] */
-    int32_t *counts;   /* [queue_count] of the op at hand */
+    struct uses *lists;
+    int64_t list_count, list_capacity;
+    int64_t spare_list; /* free ones; -1: none */
+    int64_t *first;     /* [resource_count] of lists; -1: none */
+    int32_t *counts;    /* [queue_count] of the op at hand */
+    int32_t *awaited;   /* [queue_count] queues whose count is not 0 */
+    int32_t awaited_count;
     int64_t wait_capacity, use_capacity;
     bool failed;
     struct sw_op spare; /* what calls write to after a failure */
@@ -71,13 +79,16 @@ struct sw_program_builder *sw_program_begin(const char *name, int32_t ranks, int
     int32_t queues = ranks * SW_LANES;
     builder->unordered = unordered;
     builder->program = sw_calloc(1, sizeof *builder->program);
-    int64_t count;
-    if (sw_size_mul(resources > 0 ? resources : 1, queues, &count))
-        builder->uses = sw_calloc(count, sizeof *builder->uses);
+    builder->first = sw_calloc(resources > 0 ? resources : 1, sizeof *builder->first);
     builder->counts = sw_calloc(queues, sizeof *builder->counts);
-    builder->failed = builder->program == NULL || builder->uses == NULL || builder->counts == NULL;
+    builder->awaited = sw_calloc(queues, sizeof *builder->awaited);
+    builder->spare_list = -1;
+    builder->failed = builder->program == NULL || builder->first == NULL ||
+                      builder->counts == NULL || builder->awaited == NULL;
     if (builder->failed)
         return builder;
+    for (int64_t i = 0; i < resources; i++)
+        builder->first[i] = -1;
     builder->program->name = name;
     builder->program->resource_count = resources;
     builder->program->queues = sw_calloc(queues, sizeof *builder->program->queues);
@@ -156,62 +167,108 @@ void sw_program_adds(struct sw_program_builder *builder, int64_t resource)
     use(builder, resource, SW_USE_ADD);
 }
 
-static void at_least(int32_t *count, int32_t least)
+static void at_least(struct sw_program_builder *builder, int32_t queue, int32_t least)
 {
-    if (*count < least)
-        *count = least;
+    if (builder->counts[queue] >= least)
+        return;
+    if (builder->counts[queue] == 0)
+        builder->awaited[builder->awaited_count++] = queue;
+    builder->counts[queue] = least;
 }
 
 /* Collect into builder->counts what an op must wait for because of one use. */
 static void wait_for(struct sw_program_builder *builder, const struct sw_use *use)
 {
-    const struct uses *uses =
-        builder->uses + (int64_t)use->resource * builder->program->queue_count;
-    for (int32_t queue = 0; queue < builder->program->queue_count; queue++) {
-        at_least(&builder->counts[queue], uses[queue].written);
+    for (int64_t i = builder->first[use->resource]; i >= 0; i = builder->lists[i].next) {
+        const struct uses *uses = &builder->lists[i];
+        at_least(builder, uses->queue, uses->written);
         if (use->kind != SW_USE_ADD)
-            at_least(&builder->counts[queue], uses[queue].added);
+            at_least(builder, uses->queue, uses->added);
         if (use->kind != SW_USE_READ)
-            at_least(&builder->counts[queue], uses[queue].read);
+            at_least(builder, uses->queue, uses->read);
+    }
+}
+
+/* What is noted of a resource and a queue; NULL: no memory. */
+static struct uses *uses_of(struct sw_program_builder *builder, int32_t resource, int32_t queue)
+{
+    int64_t at = builder->first[resource];
+    while (at >= 0 && builder->lists[at].queue != queue)
+        at = builder->lists[at].next;
+    if (at >= 0)
+        return &builder->lists[at];
+    at = builder->spare_list;
+    if (at >= 0)
+        builder->spare_list = builder->lists[at].next;
+    else if (sw_array_reserve((void **)&builder->lists, &builder->list_capacity,
+                              builder->list_count, sizeof *builder->lists))
+        at = builder->list_count++;
+    else
+        return NULL;
+    builder->lists[at] = (struct uses){.queue = queue, .next = builder->first[resource]};
+    builder->first[resource] = at;
+    return &builder->lists[at];
+}
+
+static void forget_uses(struct sw_program_builder *builder, int32_t resource)
+{
+    int64_t at = builder->first[resource];
+    builder->first[resource] = -1;
+    while (at >= 0) {
+        int64_t next = builder->lists[at].next;
+        builder->lists[at].next = builder->spare_list;
+        builder->spare_list = at;
+        at = next;
     }
 }
 
 /* Reads first, then adds, then writes, which end what was before. */
-static void note_uses(struct sw_program_builder *builder, const struct sw_op *op)
+static bool note_uses(struct sw_program_builder *builder, const struct sw_op *op)
 {
     static const enum sw_use_kind order[] = {SW_USE_READ, SW_USE_ADD, SW_USE_WRITE};
-    int32_t queue = sw_op_queue(op), queues = builder->program->queue_count;
     for (int turn = 0; turn < 3; turn++)
         for (int32_t i = 0; i < op->use_count; i++) {
             const struct sw_use *use = &builder->program->uses[op->first_use + i];
-            struct uses *uses = builder->uses + (int64_t)use->resource * queues;
             if (use->kind != order[turn])
                 continue;
-            if (use->kind == SW_USE_READ) {
-                uses[queue].read = op->ordinal + 1;
-            } else if (use->kind == SW_USE_ADD) {
-                uses[queue].added = op->ordinal + 1;
-            } else {
-                memset(uses, 0, (size_t)queues * sizeof *uses);
-                uses[queue].written = op->ordinal + 1;
-            }
+            if (use->kind == SW_USE_WRITE)
+                forget_uses(builder, use->resource);
+            struct uses *uses = uses_of(builder, use->resource, sw_op_queue(op));
+            if (uses == NULL)
+                return false;
+            int32_t *count = use->kind == SW_USE_READ  ? &uses->read
+                             : use->kind == SW_USE_ADD ? &uses->added
+                                                       : &uses->written;
+            *count = op->ordinal + 1;
         }
+    return true;
 }
 
+static int compare_queues(const void *a, const void *b)
+{
+    return *(const int32_t *)a - *(const int32_t *)b;
+}
+
+/* In the order of the queues. Clears what was collected. */
 static bool add_waits(struct sw_program_builder *builder, struct sw_op *op)
 {
     struct sw_program *program = builder->program;
     bool waits_for_own = (builder->unordered >> op->lane & 1) != 0;
     op->first_wait = program->wait_count;
-    for (int32_t queue = 0; queue < program->queue_count; queue++) {
-        if (builder->counts[queue] == 0 || (queue == sw_op_queue(op) && !waits_for_own))
+    qsort(builder->awaited, (size_t)builder->awaited_count, sizeof *builder->awaited,
+          compare_queues);
+    for (int32_t i = 0; i < builder->awaited_count; i++) {
+        int32_t queue = builder->awaited[i], count = builder->counts[queue];
+        builder->counts[queue] = 0;
+        if (queue == sw_op_queue(op) && !waits_for_own)
             continue;
         if (!sw_array_reserve((void **)&program->waits, &builder->wait_capacity,
                               program->wait_count, sizeof *program->waits))
             return false;
-        program->waits[program->wait_count++] = (struct sw_wait){queue, builder->counts[queue]};
+        program->waits[program->wait_count++] = (struct sw_wait){queue, count};
         op->wait_count++;
     }
+    builder->awaited_count = 0;
     return true;
 }
 
@@ -220,12 +277,10 @@ static bool derive_waits(struct sw_program_builder *builder)
     struct sw_program *program = builder->program;
     for (int64_t i = 0; i < program->op_count; i++) {
         struct sw_op *op = &program->ops[i];
-        memset(builder->counts, 0, (size_t)program->queue_count * sizeof *builder->counts);
         for (int32_t u = 0; u < op->use_count; u++)
             wait_for(builder, &program->uses[op->first_use + u]);
-        if (!add_waits(builder, op))
+        if (!add_waits(builder, op) || !note_uses(builder, op))
             return false;
-        note_uses(builder, op);
     }
     return true;
 }
@@ -254,8 +309,10 @@ sw_code sw_program_end(struct sw_program_builder *builder, struct sw_program **o
         return SW_FAIL(err, SW_E_MEMORY, "no memory to build a program");
     struct sw_program *program = builder->program;
     bool built = !builder->failed && list_queues(program) && derive_waits(builder);
-    free(builder->uses);
+    free(builder->lists);
+    free(builder->first);
     free(builder->counts);
+    free(builder->awaited);
     free(builder);
     if (!built) {
         sw_program_free(program);

@@ -13,14 +13,24 @@ struct running {
     double speed;
 };
 
+/* Programs of many ranks have hundreds of queues of which few have an op under way, so what is
+ * under way is listed, and a queue that waits is looked at again only when what it waits for moves.
+ */
 struct clock {
     const struct sw_program *program;
     sw_op_cost_fn cost;
     void *context;
     struct running *running; /* [queue_count] */
     int32_t *done;           /* [queue_count] */
+    int32_t *active;         /* [queue_count] queues with an op under way */
+    int32_t active_count;
+    int32_t *stirred; /* [queue_count] queues whose next op may start now */
+    int32_t stirred_count;
+    int32_t *first_waiter,
+        *next_waiter; /* [queue_count] lists of queues by what they wait for; -1 */
     double now;
     double *device_seconds; /* [MOST_DEVICES][SW_RESOURCES] */
+    double *load;           /* [MOST_DEVICES][SW_RESOURCES] asked for at present */
     struct sw_simulation result;
 };
 
@@ -54,14 +64,15 @@ enum sw_resource sw_simulation_busiest(const struct sw_simulation *simulation)
     return (enum sw_resource)busiest;
 }
 
-static bool waits_are_over(const struct clock *clock, const struct sw_op *op)
+/* The queue that an op still waits for; -1: none. */
+static int32_t awaited(const struct clock *clock, const struct sw_op *op)
 {
     for (int32_t i = 0; i < op->wait_count; i++) {
         const struct sw_wait *wait = &clock->program->waits[op->first_wait + i];
         if (clock->done[wait->queue] < wait->count)
-            return false;
+            return wait->queue;
     }
-    return true;
+    return -1;
 }
 
 static void account(struct clock *clock, const struct sw_op_cost *cost)
@@ -74,49 +85,72 @@ static void account(struct clock *clock, const struct sw_op_cost *cost)
     }
 }
 
-/* Start what can start; ops that take no time are over at once, which may let others start. */
-static void start_ops(struct clock *clock)
+/* An op of the queue is over: whoever waits for that may go on. The queue itself is the caller's.
+ */
+static void finish(struct clock *clock, int32_t queue)
 {
-    bool moved = true;
-    while (moved) {
-        moved = false;
-        for (int32_t q = 0; q < clock->program->queue_count; q++) {
-            struct running *running = &clock->running[q];
-            const struct sw_queue *queue = &clock->program->queues[q];
-            while (running->op == NULL && clock->done[q] < queue->count) {
-                const struct sw_op *op = &clock->program->ops[queue->ops[clock->done[q]]];
-                if (!waits_are_over(clock, op))
-                    break;
-                running->cost = (struct sw_op_cost){0};
-                clock->cost(op, clock->context, &running->cost);
-                account(clock, &running->cost);
-                moved = true;
-                if (running->cost.seconds <= 0) {
-                    clock->done[q]++;
-                    continue;
-                }
-                running->op = op;
-                running->left = running->cost.seconds;
-            }
+    clock->done[queue]++;
+    int32_t waiter = clock->first_waiter[queue];
+    clock->first_waiter[queue] = -1;
+    for (; waiter >= 0; waiter = clock->next_waiter[waiter])
+        clock->stirred[clock->stirred_count++] = waiter;
+}
+
+/* Start the queue's next op if its waits are over; ops that take no time are over at once. */
+static void start_queue(struct clock *clock, int32_t q)
+{
+    struct running *running = &clock->running[q];
+    const struct sw_queue *queue = &clock->program->queues[q];
+    while (running->op == NULL && clock->done[q] < queue->count) {
+        const struct sw_op *op = &clock->program->ops[queue->ops[clock->done[q]]];
+        int32_t wanted = awaited(clock, op);
+        if (wanted >= 0) {
+            clock->next_waiter[q] = clock->first_waiter[wanted];
+            clock->first_waiter[wanted] = q;
+            return;
         }
+        running->cost = (struct sw_op_cost){0};
+        clock->cost(op, clock->context, &running->cost);
+        account(clock, &running->cost);
+        if (running->cost.seconds <= 0) {
+            finish(clock, q);
+            continue;
+        }
+        running->op = op;
+        running->left = running->cost.seconds;
+        clock->active[clock->active_count++] = q;
     }
 }
 
-/* How fast an op goes on: 1 unless a resource that it uses is asked for more than once. */
-static double speed(const struct clock *clock, const struct running *running)
+static void start_ops(struct clock *clock)
 {
-    double most = 1.0;
-    for (int r = 0; r < SW_RESOURCES; r++) {
-        if (running->cost.load[r] <= 0)
-            continue;
-        double load = 0;
-        for (int32_t q = 0; q < clock->program->queue_count; q++)
-            if (clock->running[q].op != NULL &&
-                place_of(&clock->running[q].cost, r) == place_of(&running->cost, r))
-                load += (double)clock->running[q].cost.load[r];
-        most = load > most ? load : most;
+    while (clock->stirred_count > 0)
+        start_queue(clock, clock->stirred[--clock->stirred_count]);
+}
+
+static double *load_of(struct clock *clock, const struct sw_op_cost *cost, int resource)
+{
+    return &clock->load[place_of(cost, resource) * SW_RESOURCES + resource];
+}
+
+/* How fast ops go on: 1 unless a resource that one uses is asked for more than once. */
+static void set_speeds(struct clock *clock)
+{
+    memset(clock->load, 0, (size_t)MOST_DEVICES * SW_RESOURCES * sizeof *clock->load);
+    for (int32_t i = 0; i < clock->active_count; i++) {
+        const struct sw_op_cost *cost = &clock->running[clock->active[i]].cost;
+        for (int r = 0; r < SW_RESOURCES; r++)
+            *load_of(clock, cost, r) += (double)cost->load[r];
     }
-    return 1.0 / most;
+    for (int32_t i = 0; i < clock->active_count; i++) {
+        struct running *running = &clock->running[clock->active[i]];
+        double most = 1.0;
+        for (int r = 0; r < SW_RESOURCES; r++) {
+            double load = running->cost.load[r] > 0 ? *load_of(clock, &running->cost, r) : 0;
+            most = load > most ? load : most;
+        }
+        running->speed = 1.0 / most;
+    }
 }
 
 static void note_busy(struct clock *clock, const struct sw_op *op, double seconds)
@@ -130,12 +164,9 @@ static void note_busy(struct clock *clock, const struct sw_op *op, double second
 static bool advance(struct clock *clock)
 {
     double step = -1;
-    int32_t queues = clock->program->queue_count;
-    for (int32_t q = 0; q < queues; q++) {
-        struct running *running = &clock->running[q];
-        if (running->op == NULL)
-            continue;
-        running->speed = speed(clock, running);
+    set_speeds(clock);
+    for (int32_t i = 0; i < clock->active_count; i++) {
+        const struct running *running = &clock->running[clock->active[i]];
         double wanted = running->left / running->speed;
         if (step < 0 || wanted < step)
             step = wanted;
@@ -143,20 +174,21 @@ static bool advance(struct clock *clock)
     if (step < 0)
         return false;
     clock->now += step;
-    for (int32_t q = 0; q < queues; q++) {
+    int32_t kept = 0, count = clock->active_count;
+    for (int32_t i = 0; i < count; i++) {
+        int32_t q = clock->active[i];
         struct running *running = &clock->running[q];
-        if (running->op == NULL)
-            continue;
         note_busy(clock, running->op, step);
         running->left -= step * running->speed;
-    }
-    for (int32_t q = 0; q < queues; q++) {
-        struct running *running = &clock->running[q];
-        if (running->op != NULL && running->left <= 1e-12 * running->cost.seconds) {
-            running->op = NULL;
-            clock->done[q]++;
+        if (running->left > 1e-12 * running->cost.seconds) {
+            clock->active[kept++] = q;
+            continue;
         }
+        running->op = NULL;
+        clock->stirred[clock->stirred_count++] = q;
+        finish(clock, q);
     }
+    clock->active_count = kept;
     return true;
 }
 
@@ -172,17 +204,34 @@ static void run_serially(struct clock *clock)
     }
 }
 
+static bool open_clock(struct clock *clock)
+{
+    int64_t queues = clock->program->queue_count, places = (int64_t)MOST_DEVICES * SW_RESOURCES;
+    clock->device_seconds = sw_calloc(places, sizeof *clock->device_seconds);
+    clock->load = sw_calloc(places, sizeof *clock->load);
+    clock->running = sw_calloc(queues, sizeof *clock->running);
+    clock->done = sw_calloc(5 * queues, sizeof *clock->done);
+    if (clock->device_seconds == NULL || clock->load == NULL || clock->running == NULL ||
+        clock->done == NULL)
+        return false;
+    clock->active = clock->done + queues;
+    clock->stirred = clock->active + queues;
+    clock->first_waiter = clock->stirred + queues;
+    clock->next_waiter = clock->first_waiter + queues;
+    for (int32_t q = 0; q < queues; q++) {
+        clock->first_waiter[q] = clock->next_waiter[q] = -1;
+        clock->stirred[clock->stirred_count++] = q;
+    }
+    return true;
+}
+
 sw_code sw_program_simulate(const struct sw_program *program, sw_op_cost_fn cost, void *context,
                             bool overlap, struct sw_simulation *out, struct sw_err *err)
 {
     struct clock clock = {.program = program, .cost = cost, .context = context};
     clock.result.queue_seconds = out->queue_seconds;
-    clock.device_seconds =
-        sw_calloc((int64_t)MOST_DEVICES * SW_RESOURCES, sizeof *clock.device_seconds);
-    clock.running = sw_calloc(program->queue_count, sizeof *clock.running);
-    clock.done = sw_calloc(program->queue_count, sizeof *clock.done);
     sw_code code = SW_OK;
-    if (clock.running == NULL || clock.done == NULL || clock.device_seconds == NULL) {
+    if (!open_clock(&clock)) {
         code = SW_FAIL(err, SW_E_MEMORY, "no memory to simulate %lld ops",
                        (long long)program->op_count);
     } else if (overlap) {
@@ -195,6 +244,7 @@ sw_code sw_program_simulate(const struct sw_program *program, sw_op_cost_fn cost
         run_serially(&clock);
     }
     free(clock.device_seconds);
+    free(clock.load);
     free(clock.running);
     free(clock.done);
     if (code != SW_OK)

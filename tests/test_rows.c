@@ -134,6 +134,7 @@ static void test_foreign(void **state)
         {JSONL = "\n [\n  {\"source\": \"a\", \"target\": \"b\"}\n]\n", .skip = true},
         {JSONL = "{\"source\": \"a\", \"target\": \"b\"}\n[{\"source\": \"a\"}]\n"},
         {JSONL = "[]\n"},
+        {JSONL = "\xFF\n[{}\n", .skip = true},
     };
     static const char *const wanted[] = {
         "E f is compressed by gzip: gunzip it first",
@@ -151,6 +152,7 @@ static void test_foreign(void **state)
         "'.[]' makes it so",
         "[a][b]E f, line 2: a list, where an object with fields is expected",
         "E f, line 1: a list, where an object with fields is expected",
+        "! 2, f, line 1: byte 1 is not UTF-8",
     };
     check(cases, sizeof cases / sizeof cases[0], wanted);
 }

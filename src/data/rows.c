@@ -177,6 +177,7 @@ static enum taken take_json(struct sw_rows *rows, struct sw_rows_field *fields, 
     rows->json = NULL;
     enum taken taken = take_line(rows, 0, err);
     rows->row_line = sw_line_input_line(rows->input);
+    rows->begun = rows->begun || taken == BAD;
     if (taken != ROW)
         return taken;
     if (is_blank(&rows->line, " \t\r"))

@@ -601,6 +601,7 @@ sw_code sw_plan_build_programs(struct sw_plan *plan, struct sw_err *err)
 
 sw_code sw_plan_build_step(struct sw_plan *plan, struct sw_err *err)
 {
+    sw_assert(plan->request.optim != NULL); /* training has one */
     bool held = !plan->request.optim->early_step;
     return build(plan, "step", plan->step_agenda, true, held, &plan->step, err);
 }

@@ -476,6 +476,48 @@ static void a_step_is_predicted_and_run(void **state)
     drop(world, "machine.json");
 }
 
+/* GPUs that are not here, planned for by their file: every rank's lanes and links. */
+static void a_step_on_a_machine_that_is_not_here(void **state)
+{
+    const struct world *world = *state;
+    static const char gpu[] = "{\"memory_bytes\": 25769803776, \"h2d_bytes_per_second\": 25e9,"
+                              " \"d2h_bytes_per_second\": 25e9, \"memory_bytes_per_second\": 9e11,"
+                              " \"gemm_flops_per_second\": 1e14}";
+    char text[1536];
+    snprintf(text, sizeof text,
+             "{\"format\": 1, \"cpus\": 2, \"memory_total_bytes\": 17179869184,"
+             " \"memory_available_bytes\": 17179869184, \"gpus\": [%s, %s, %s, %s]}\n",
+             gpu, gpu, gpu, gpu);
+    put(world, "gpus.json", text);
+    struct sw_test_output output =
+        sw_test_expect(world->at,
+                       "bench step @/job.yaml --machine @/gpus.json --set devices.kind=cuda --set "
+                       "parallel.pipeline=2 --set parallel.data=2 --set parallel.zero=2",
+                       0, "products 100000.0 GFLOP/s");
+    double bubble = number_after(output.out, "bubble      ");
+    double most = number_after(output.out, "most on rank ");
+    assert_true(bubble > 0 && bubble < 100 && most >= 0 && most < 4);
+    assert_non_null(strstr(output.out, "\nrank  bubble"));
+    double idle = 0;
+    for (int rank = 0; rank < 4; rank++) {
+        char line[16];
+        snprintf(line, sizeof line, "\n%4d ", rank);
+        idle += number_after(output.out, line) / 4;
+    }
+    assert_true(idle > bubble - 0.2 && idle < bubble + 0.2); /* as printed, to a tenth */
+    sw_test_output_free(&output);
+    expect(world, "plan @/job.yaml --machine @/gpus.json --set devices.kind=cuda", 0, "s a step");
+    expect(world,
+           "plan @/job.yaml --machine @/gpus.json --set parallel.data=5 --set train.global_batch=8 "
+           "--set devices.kind=auto",
+           2, "5 ranks, but 4 GPUs");
+    put(world, "none.json", "{\"format\": 1, \"cpus\": 2, \"memory_total_bytes\": 17179869184}\n");
+    expect(world, "plan @/job.yaml --machine @/none.json --set devices.kind=cuda", 2,
+           "--machine: it has no GPU");
+    drop(world, "none.json");
+    drop(world, "gpus.json");
+}
+
 /* ---- room for what is written ---- */
 
 static void room_is_counted(void **state)
@@ -709,6 +751,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_step_is_predicted_and_run),
+        cmocka_unit_test(a_step_on_a_machine_that_is_not_here),
         cmocka_unit_test(settings_are_refused_before_anything_is_done),
         cmocka_unit_test(what_cannot_be_used_is_named_by_its_setting),
         cmocka_unit_test(init_takes_an_empty_directory),

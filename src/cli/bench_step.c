@@ -4,6 +4,7 @@
 #include "base/mem.h"
 #include "base/random.h"
 #include "cli/back_end.h"
+#include "cli/described.h"
 #include "cli/measure_args.h"
 #include "cli/probe.h"
 #include "train/session.h"
@@ -33,30 +34,29 @@ static sw_code measure(const struct sw_config *config, struct sw_machine *machin
     return code;
 }
 
-/* `planned`: with those of run.machine, where that is set. */
-static sw_code find_rates(const struct sw_session *session, const char *path,
+/* `machine`: of --machine, or NULL; `planned`: with those of run.machine, where that is set. */
+static sw_code find_rates(const struct sw_session *session, const struct sw_machine *machine,
                           const struct sw_plan_rates *planned, struct sw_plan_rates *out,
                           struct sw_err *err)
 {
-    if (path == NULL && planned->origin != NULL) {
+    bool gpu = session->device->asynchronous;
+    if (machine == NULL && planned->origin != NULL) {
         *out = *planned;
         return SW_OK;
     }
-    struct sw_machine *machine = calloc(1, sizeof *machine);
-    if (machine == NULL)
+    struct sw_machine *measured = calloc(1, sizeof *measured);
+    if (measured == NULL)
         return SW_FAIL(err, SW_E_MEMORY, "no memory for the description of a machine");
-    sw_code code =
-        path != NULL ? sw_machine_read(path, machine, err) : measure(session->config, machine, err);
-    if (code != SW_OK && path != NULL)
-        code = sw_err_blame(err, "--machine");
-    bool gpu = session->device->asynchronous;
+    sw_code code = machine == NULL ? measure(session->config, measured, err) : SW_OK;
+    if (machine == NULL)
+        machine = measured;
     if (code == SW_OK && gpu && machine->gpu_count == 0)
         code = SW_FAIL(err, SW_E_USAGE,
                        "there are no rates of a GPU: --machine FILE with those of `spillway probe "
                        "--out FILE`, or devices.kind: cpu");
     if (code == SW_OK)
         sw_plan_rates_of_machine(machine, gpu, out);
-    free(machine);
+    free(measured);
     return code;
 }
 
@@ -182,6 +182,7 @@ static void print_prediction(const struct sw_simulation *simulation, double seri
                    100 * simulation->resource_seconds[i] / simulation->makespan_seconds);
 }
 
+/* Of a lane: what every rank has one of is in the mean. */
 static void print_lanes(const struct sw_plan *plan, const struct sw_simulation *simulation,
                         const struct measured *measured)
 {
@@ -190,51 +191,125 @@ static void print_lanes(const struct sw_plan *plan, const struct sw_simulation *
     printf("\n%-12s %12s %10s %12s%s\n", "lane", "seconds", "occupancy", "MB",
            measured != NULL ? "      run, s  occupancy" : "");
     for (int lane = 0; lane < SW_LANES; lane++) {
-        double busy = simulation->busy_seconds[lane];
+        double lanes = lane < SW_LANE_OPTIMIZER ? (double)plan->ranks : 1;
+        double busy = simulation->busy_seconds[lane] / lanes;
         printf("%-12s %12.4f %9.1f%% %12.3f", sw_lane_name((enum sw_lane)lane), busy,
                100 * busy / simulation->makespan_seconds, (double)bytes[lane] / 1e6);
         if (measured != NULL)
-            printf(" %11.4f %9.1f%%", measured->busy_seconds[lane],
-                   100 * measured->busy_seconds[lane] / measured->seconds);
+            printf(" %11.4f %9.1f%%", measured->busy_seconds[lane] / lanes,
+                   100 * measured->busy_seconds[lane] / lanes / measured->seconds);
         printf("\n");
     }
 }
 
-static sw_code bench(struct sw_session *session, const struct sw_cli_args *args, struct sw_err *err)
+/* Share of the makespan in which a rank computes nothing. */
+static double idle_share(const struct sw_simulation *simulation, int32_t rank)
 {
-    struct sw_plan_request request;
-    struct sw_plan_rates rates;
-    struct sw_simulation simulation = {0}, serial = {0};
+    const double *seconds = simulation->queue_seconds + (int64_t)rank * SW_LANES;
+    double busy = seconds[SW_LANE_COMPUTE] + seconds[SW_LANE_ENDS];
+    return busy < simulation->makespan_seconds ? 1 - busy / simulation->makespan_seconds : 0;
+}
+
+static void print_bubble(const struct sw_plan *plan, const struct sw_simulation *simulation)
+{
+    double sum = 0;
+    int32_t most = 0;
+    for (int32_t rank = 0; rank < plan->ranks; rank++) {
+        sum += idle_share(simulation, rank);
+        if (idle_share(simulation, rank) > idle_share(simulation, most))
+            most = rank;
+    }
+    printf("bubble      %.1f %% of the makespan, mean of the ranks; most on rank %d: %.1f %%\n",
+           100 * sum / plan->ranks, (int)most, 100 * idle_share(simulation, most));
+}
+
+/* Of every rank: how long its lanes are busy, and what its links carry. What a group of replicas
+ * does is with each of them. `bytes`: [queue_count]. */
+static void print_ranks(const struct sw_plan *plan, const struct sw_simulation *simulation,
+                        const int64_t *bytes)
+{
+    static const enum sw_lane lanes[] = {SW_LANE_COMPUTE,   SW_LANE_ENDS, SW_LANE_H2D,
+                                         SW_LANE_D2H,       SW_LANE_SEND, SW_LANE_RECV,
+                                         SW_LANE_COLLECTIVE};
+    enum { COUNT = sizeof lanes / sizeof *lanes, FIRST_LINK = 2 };
+    printf("\nrank  bubble");
+    for (int i = 0; i < COUNT; i++)
+        printf(" %10s", sw_lane_name(lanes[i]));
+    for (int i = FIRST_LINK; i < COUNT; i++)
+        printf(" %10s MB", sw_lane_name(lanes[i]));
+    printf("\n");
+    for (int32_t rank = 0; rank < plan->ranks; rank++) {
+        printf("%4d %6.1f%%", (int)rank, 100 * idle_share(simulation, rank));
+        for (int i = 0; i < COUNT; i++) {
+            int32_t of = lanes[i] == SW_LANE_COLLECTIVE ? rank % plan->stages : rank;
+            printf(" %9.1f%%", 100 * simulation->queue_seconds[of * SW_LANES + (int)lanes[i]] /
+                                   simulation->makespan_seconds);
+        }
+        for (int i = FIRST_LINK; i < COUNT; i++) {
+            int32_t of = lanes[i] == SW_LANE_COLLECTIVE ? rank % plan->stages : rank;
+            printf(" %13.3f", (double)bytes[of * SW_LANES + (int)lanes[i]] / 1e6);
+        }
+        printf("\n");
+    }
+}
+
+/* What is planned, on the virtual clock, and `steps` real ones. */
+static sw_code predict(struct sw_session *session, int64_t steps, double *queue_seconds,
+                       int64_t *queue_bytes, struct sw_err *err)
+{
+    struct sw_simulation simulation = {.queue_seconds = queue_seconds}, serial = {0};
     struct measured measured = {0};
-    int64_t steps = 0;
-    sw_code code = sw_cli_integer(&sw_command_bench, args, "run", 1, MAX_STEPS, 0, &steps, err);
+    const struct sw_plan *plan = session->plan;
+    sw_code code = sw_plan_simulate(plan, plan->request.overlap, &simulation, err);
     if (code == SW_OK)
-        code = sw_session_optimizer(session->config, session->config->train.steps, &session->optim,
-                                    err);
-    if (code == SW_OK)
-        code = sw_session_request(session, SW_FOR_TRAINING, &request, err);
-    if (code == SW_OK)
-        code = sw_session_plan(session, &request, err); /* as train plans */
-    if (code == SW_OK)
-        code = find_rates(session, sw_cli_value(&sw_command_bench, args, "machine"), &request.rates,
-                          &rates, err);
-    if (code == SW_OK)
-        code = sw_plan_price(session->plan, &rates, err);
-    if (code == SW_OK)
-        code = sw_plan_simulate(session->plan, request.overlap, &simulation, err);
-    if (code == SW_OK)
-        code = sw_plan_simulate(session->plan, false, &serial, err);
+        code = sw_plan_simulate(plan, false, &serial, err);
     if (code == SW_OK && steps > 0)
         code = run(session, steps, &measured, err);
     if (code != SW_OK)
         return code;
-    print_plan(session->plan);
+    sw_plan_queue_bytes(plan, plan->step, queue_bytes);
+    print_plan(plan);
     print_prediction(&simulation, serial.makespan_seconds);
+    print_bubble(plan, &simulation);
     if (steps > 0)
         printf("run         %.4f s a step, median of %lld; %.3f of the makespan\n",
                measured.seconds, (long long)steps, measured.seconds / simulation.makespan_seconds);
-    print_lanes(session->plan, &simulation, steps > 0 ? &measured : NULL);
+    print_lanes(plan, &simulation, steps > 0 ? &measured : NULL);
+    if (plan->ranks > 1)
+        print_ranks(plan, &simulation, queue_bytes);
     return SW_OK;
+}
+
+/* Planned as train plans on this machine, or, where no step is to run, as for `machine`. */
+static sw_code bench(struct sw_session *session, const struct sw_machine *machine, int64_t steps,
+                     struct sw_err *err)
+{
+    struct sw_plan_request request;
+    struct sw_plan_rates rates;
+    sw_code code =
+        sw_session_optimizer(session->config, session->config->train.steps, &session->optim, err);
+    if (code == SW_OK)
+        code = sw_session_request(session, SW_FOR_TRAINING, &request, err);
+    if (code == SW_OK && machine != NULL && steps == 0)
+        sw_cli_machine_use(machine, session->config, &request);
+    if (code == SW_OK)
+        code = sw_session_plan(session, &request, err);
+    if (code == SW_OK)
+        code = find_rates(session, machine, &request.rates, &rates, err);
+    if (code == SW_OK)
+        code = sw_plan_price(session->plan, &rates, err);
+    if (code != SW_OK)
+        return code;
+    int64_t queues = session->plan->step->queue_count;
+    double *queue_seconds = sw_calloc(queues, sizeof *queue_seconds);
+    int64_t *queue_bytes = sw_calloc(queues, sizeof *queue_bytes);
+    if (queue_seconds == NULL || queue_bytes == NULL)
+        code = SW_FAIL(err, SW_E_MEMORY, "no memory to simulate a step");
+    else
+        code = predict(session, steps, queue_seconds, queue_bytes, err);
+    free(queue_seconds);
+    free(queue_bytes);
+    return code;
 }
 
 sw_code sw_cli_bench_step(const struct sw_cli_args *args, struct sw_err *err)
@@ -242,20 +317,29 @@ sw_code sw_cli_bench_step(const struct sw_cli_args *args, struct sw_err *err)
     const struct sw_device_ops *device;
     struct sw_config config;
     struct sw_session session;
+    struct sw_machine *machine = NULL;
+    const char *path = sw_cli_value(&sw_command_bench, args, "machine");
+    int64_t steps = 0;
     if (args->second == NULL)
         return SW_FAIL(err, SW_E_USAGE, "bench step needs CONFIG.yaml (spillway bench --help)");
-    sw_code code = sw_cli_config(args, args->second, &config, err);
+    sw_code code = sw_cli_integer(&sw_command_bench, args, "run", 1, MAX_STEPS, 0, &steps, err);
+    if (code == SW_OK)
+        code = sw_cli_config(args, args->second, &config, err);
     if (code != SW_OK)
         return code;
     code = sw_config_require(&config, "model.path", err);
+    if (code == SW_OK && path != NULL)
+        code = sw_cli_machine_read(path, &machine, err);
     if (code == SW_OK)
-        code = sw_back_end_choose(&config, &device, err);
+        code = machine != NULL && steps == 0 ? sw_cli_machine_device(&config, machine, &device, err)
+                                             : sw_back_end_choose(&config, &device, err);
     if (code == SW_OK)
         code = sw_session_open(&session, &config, device, config.model.path, "model.path", err);
     if (code == SW_OK) {
-        code = bench(&session, args, err);
+        code = bench(&session, machine, steps, err);
         sw_session_close(&session);
     }
+    free(machine);
     sw_config_deinit(&config);
     return code;
 }

@@ -146,6 +146,8 @@ const struct sw_command sw_command_bench = {
         "compares\nit with fio. step runs the plan's program of a training step on a virtual "
         "clock, "
         "by the machine's rates:\nhow long it takes, which resource is busiest, what every lane is "
-        "busy with; --run compares with real steps.\n",
+        "busy with, and how long\nranks compute nothing; --machine plans for that machine, GPUs "
+        "that are not here "
+        "and up to 64 ranks included;\n--run compares with real steps.\n",
     .run = run_bench,
 };

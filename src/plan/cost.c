@@ -286,3 +286,11 @@ void sw_plan_lane_bytes(const struct sw_plan *plan, const struct sw_program *pro
     for (int64_t i = 0; i < program->op_count; i++)
         out[program->ops[i].lane] += sw_plan_op_bytes(plan, &program->ops[i]);
 }
+
+void sw_plan_queue_bytes(const struct sw_plan *plan, const struct sw_program *program, int64_t *out)
+{
+    for (int32_t queue = 0; queue < program->queue_count; queue++)
+        out[queue] = 0;
+    for (int64_t i = 0; i < program->op_count; i++)
+        out[sw_op_queue(&program->ops[i])] += sw_plan_op_bytes(plan, &program->ops[i]);
+}

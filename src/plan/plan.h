@@ -177,6 +177,10 @@ sw_code sw_plan_simulate(const struct sw_plan *plan, bool overlap, struct sw_sim
 /* Bytes that a program of the plan moves, by lane, at the bounds: docs/PLAN.md. */
 void sw_plan_lane_bytes(const struct sw_plan *plan, const struct sw_program *program,
                         int64_t out[SW_LANES]);
+/* The same, by queue: out[program->queue_count]. What a group of replicas moves is in the queue of
+ * its first member: bytes that each of them receives. */
+void sw_plan_queue_bytes(const struct sw_plan *plan, const struct sw_program *program,
+                         int64_t *out);
 
 /* The optimizer's view of a parameter. */
 struct sw_optim_param sw_plan_optim_param(const struct sw_param *param);

@@ -494,7 +494,7 @@ int64_t sw_plan_process_bytes(const struct sw_plan *plan)
     return SW_PLAN_PROGRAM_BYTES + plan->total_bytes[SW_TIER_HOST] + device;
 }
 
-bool sw_plan_fits(const struct sw_plan *plan)
+bool sw_plan_fits_memory(const struct sw_plan *plan)
 {
     const struct sw_plan_request *request = &plan->request;
     int64_t both = plan->devices_bytes + plan->total_bytes[SW_TIER_HOST];
@@ -502,6 +502,10 @@ bool sw_plan_fits(const struct sw_plan *plan)
            (request->device_memory_bytes == 0 ||
             plan->total_bytes[SW_TIER_DEVICE] <= request->device_memory_bytes) &&
            (request->host_memory_bytes == 0 ||
-            plan->total_bytes[SW_TIER_HOST] <= request->host_memory_bytes) &&
-           plan->total_bytes[SW_TIER_NVME] <= request->nvme_bytes;
+            plan->total_bytes[SW_TIER_HOST] <= request->host_memory_bytes);
+}
+
+bool sw_plan_fits(const struct sw_plan *plan)
+{
+    return sw_plan_fits_memory(plan) && plan->total_bytes[SW_TIER_NVME] <= plan->request.nvme_bytes;
 }

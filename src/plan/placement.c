@@ -231,6 +231,12 @@ static bool fits(struct search *search, const struct genes *genes)
     return !search->failed && sw_plan_fits(search->plan);
 }
 
+static bool fits_memory(struct search *search, const struct genes *genes)
+{
+    apply(search, genes);
+    return !search->failed && sw_plan_fits_memory(search->plan);
+}
+
 /* ---- candidates ---- */
 
 static bool is_open(const struct search *search, enum kind kind)
@@ -273,7 +279,7 @@ static void promote(struct search *search, struct genes *genes, unsigned kinds, 
             if (device && tried.host[kind] > search->count - tried.device[kind])
                 tried.host[kind] = search->count - tried.device[kind];
         }
-        if (fits(search, &tried)) {
+        if (fits_memory(search, &tried)) {
             low = middle;
             *genes = tried;
         } else {
@@ -327,7 +333,7 @@ static sw_code consider_fills(struct search *search, const struct genes *far, st
     const unsigned all = 1U << WEIGHTS | 1U << STATES | 1U << GRADIENTS;
     static const enum kind orders[2][KINDS] = {{WEIGHTS, STATES, GRADIENTS},
                                                {WEIGHTS, GRADIENTS, STATES}};
-    if (!fits(search, far))
+    if (!fits_memory(search, far)) /* drives are relieved by what comes nearer */
         return SW_OK;
     sw_code code = SW_OK;
     for (int resident_first = 0; resident_first < 2 && code == SW_OK; resident_first++)
@@ -379,7 +385,7 @@ static sw_code consider_slots(struct search *search, struct genes *genes, struct
         bool had = false;
         for (int k = 0; activation_slots_of(search, genes, k) > 0 && code == SW_OK && !had; k++) {
             genes->activation_slots = activation_slots_of(search, genes, k);
-            had = fits(search, genes);
+            had = fits_memory(search, genes);
             code = consider_fills(search, genes, err);
         }
     }
@@ -625,6 +631,12 @@ static sw_code refuse(struct search *search, int64_t chunk_bytes, struct sw_err 
         put_all(search, &genes, (enum kind)kind,
                 layered || kind == STATES ? far_tier(search, search->wanted[kind])
                                           : SW_TIER_DEVICE);
+    if (fits_memory(search, &genes)) { /* then it is the drives: the least that they must take */
+        promote(search, &genes, 1U << WEIGHTS | 1U << STATES | 1U << GRADIENTS,
+                may_be_resident(search));
+        for (int kind = 0; kind < KINDS; kind++)
+            promote(search, &genes, 1U << kind, false);
+    }
     apply(search, &genes);
     struct sw_text text = {0};
     sw_text_add(&text, "does not fit");

@@ -30,6 +30,8 @@ void sw_plan_make_budget(struct sw_plan *plan);
 /* Fixed places along the agendas. False: no memory. */
 bool sw_plan_count_slots(struct sw_plan *plan);
 bool sw_plan_fits(const struct sw_plan *plan);
+/* In memory, drives apart. */
+bool sw_plan_fits_memory(const struct sw_plan *plan);
 
 /* placement.c: choose what the request leaves open. SW_E_FIT when nothing fits. */
 sw_code sw_plan_place(struct sw_plan *plan, struct sw_err *err);

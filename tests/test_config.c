@@ -306,7 +306,6 @@ static void test_clashes(void **state)
          "offload.optimizer"},
         {"devices: {count: 3}\nparallel: {data: 2}", "devices.count", "parallel.data"},
         {"devices: {list: [0, 1]}", "devices.list", "parallel.pipeline"},
-        {"parallel: {zero: 2, pipeline: 2, schedule: 1f1b}", "parallel.zero", "parallel.schedule"},
         {"offload: {params: nvme}", "offload.params", "offload.nvme"},
         {"offload: {optimizer: nvme}", "offload.optimizer", "offload.nvme"},
         {"offload: {grads: nvme}", "offload.grads", "offload.nvme"},

@@ -230,12 +230,6 @@ static sw_code check_ranks(const struct sw_config *c, struct sw_err *err)
         return SW_FAIL(err, SW_E_USAGE,
                        "devices.list names %lld devices, parallel.pipeline x parallel.data is %lld",
                        (long long)c->devices.list.count, ranks);
-    if (c->parallel.zero >= 2 && c->parallel.pipeline > 1 &&
-        (c->parallel.schedule == SW_CFG_1F1B || c->parallel.schedule == SW_CFG_GPIPE))
-        return SW_FAIL(err, SW_E_USAGE,
-                       "parallel.zero: %lld with several stages needs parallel.schedule: layered, "
-                       "where a block's gradient is complete when the block is left",
-                       (long long)c->parallel.zero);
     return SW_OK;
 }
 

@@ -201,7 +201,8 @@ bool sw_plan_phase_reads_master(const struct sw_plan *plan, int phase)
 bool sw_plan_may_step_on_device(const struct sw_plan_request *request)
 {
     return request->optim != NULL &&
-           (!request->device_is_remote || request->optim->name == SW_OPTIM_ADAMW);
+           (!request->device_is_remote ||
+            (request->optim->name == SW_OPTIM_ADAMW && !request->host_steps));
 }
 
 int64_t sw_plan_partials_bytes(const struct sw_plan *plan)

@@ -36,6 +36,7 @@ struct sw_plan_request {
     int nvme_directories;
     bool device_is_remote;  /* the host cannot work in the device's memory: what is at home there
                                is stepped there, which Adafactor cannot be */
+    bool host_steps;        /* optimizer.where: host; then no state is at home on a remote device */
     int64_t prefetch_depth; /* units read ahead of the one in use; 0: the planner chooses */
     int64_t chunk_bytes;    /* of a state's array that moves at once; 0: the planner chooses */
     /* The grid: rank = replica * pipeline + stage. 0 counts as 1. */

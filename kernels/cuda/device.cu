@@ -117,6 +117,9 @@ static sw_code stream_open(struct sw_device *device, enum sw_stream_kind kind,
                                              kind == SW_STREAM_COMPUTE ? least : greatest);
     if (error == cudaSuccess && kind == SW_STREAM_COMPUTE)
         error = cudaMalloc(&cuda->gemm_workspace, SW_CUDA_GEMM_WORKSPACE_BYTES);
+    if (error == cudaSuccess && kind == SW_STREAM_COMPUTE)
+        error =
+            cudaMemsetAsync(cuda->gemm_workspace, 0, SW_CUDA_GEMM_WORKSPACE_BYTES, cuda->stream);
     if (error != cudaSuccess) {
         stream_close(&cuda->head);
         return cuda_failed(err, error, "opening a stream");
@@ -228,9 +231,11 @@ static void close_device(struct sw_device *device)
 {
     if (device == nullptr)
         return;
-    (void)cudaSetDevice(device->ordinal);
-    sw_cuda_gemm_close(device->gemm);
-    (void)cudaFree(device->arena);
+    if (device->gemm != nullptr) { /* opened as far as that the GPU is there */
+        (void)cudaSetDevice(device->ordinal);
+        sw_cuda_gemm_close(device->gemm);
+        (void)cudaFree(device->arena);
+    }
     delete device;
 }
 

@@ -185,13 +185,47 @@ static void move_cost(struct sw_op_cost *cost, double bytes, double rate, enum s
     cost->load[SW_RESOURCE_DRAM] = share < 1 ? (float)share : 1;
 }
 
+/* Norm partials and steps: where the gradient or the states are. */
+static void optimizer_cost(const struct sw_plan *plan, const struct sw_op *op,
+                           const struct sw_plan_rates *rates, struct sw_op_cost *cost)
+{
+    const struct sw_unit_homes *homes = &plan->homes[op->unit];
+    bool step = op->kind == SW_OP_STEP, cpu = rates->device_is_host;
+    enum sw_tier home = step ? homes->states : homes->gradient;
+    bool on_device = cpu || home == SW_TIER_DEVICE;
+    int phases = op->phase < 0 ? 1 : sw_plan_phases(plan);
+    double bytes = (double)op->count * (step ? step_bytes(plan) / phases
+                                             : (double)sw_dtype_bytes(plan->request.optim->grads));
+    double rate = step ? rates->optimizer_bytes : rates->host_bytes;
+    move_cost(cost, bytes, on_device && !cpu ? rates->device_bytes : rate,
+              on_device ? SW_RESOURCE_DEVICE : SW_RESOURCE_CPU, rates);
+}
+
+/* Over a device's links, one way or the other; on the CPU back end all are copies in memory. */
+static void link_cost(const struct sw_plan *plan, const struct sw_op *op,
+                      const struct sw_plan_rates *rates, struct sw_op_cost *cost)
+{
+    bool mailbox = plan->mailboxes > 0, down = op->kind == SW_OP_DOWNLOAD;
+    double rate = down ? rates->d2h_bytes : rates->h2d_bytes;
+    if (op->kind == SW_OP_REDUCE || op->kind == SW_OP_GATHER)
+        rate = rates->peer_bytes;
+    if (op->kind == SW_OP_SEND || op->kind == SW_OP_RECV) {
+        down = op->kind == SW_OP_SEND;
+        if (!mailbox)
+            rate = rates->peer_bytes;
+        else if (down)
+            rate = rates->d2h_bytes;
+    }
+    enum sw_resource link = down ? SW_RESOURCE_LINK_DOWN : SW_RESOURCE_LINK_UP;
+    move_cost(cost, (double)sw_plan_op_bytes(plan, op), rate,
+              rates->device_is_host ? SW_RESOURCE_DEVICE : link, rates);
+}
+
 void sw_plan_op_cost(const struct sw_op *op, void *context, struct sw_op_cost *cost)
 {
     const struct sw_plan_costing *costing = context;
     const struct sw_plan *plan = costing->plan;
     const struct sw_plan_rates *rates = &costing->rates;
-    bool cpu = rates->device_is_host;
-    double bytes = (double)sw_plan_op_bytes(plan, op);
     cost->device = plan->request.devices != NULL ? plan->request.devices[op->rank] : 0;
     switch (op->kind) {
     case SW_OP_FORWARD:
@@ -200,55 +234,28 @@ void sw_plan_op_cost(const struct sw_op *op, void *context, struct sw_op_cost *c
         cost->seconds = compute_seconds(plan, op, rates);
         cost->load[SW_RESOURCE_DEVICE] = 1;
         break;
-    case SW_OP_PARTIALS: {
-        bool on_device = cpu || plan->homes[op->unit].gradient == SW_TIER_DEVICE;
-        move_cost(cost, (double)op->count * (double)sw_dtype_bytes(plan->request.optim->grads),
-                  on_device && !cpu ? rates->device_bytes : rates->host_bytes,
-                  on_device ? SW_RESOURCE_DEVICE : SW_RESOURCE_CPU, rates);
+    case SW_OP_PARTIALS:
+    case SW_OP_STEP:
+        optimizer_cost(plan, op, rates, cost);
         break;
-    }
-    case SW_OP_STEP: {
-        int phases = op->phase < 0 ? 1 : sw_plan_phases(plan);
-        bool on_device = cpu || plan->homes[op->unit].states == SW_TIER_DEVICE;
-        move_cost(cost, (double)op->count * step_bytes(plan) / phases,
-                  on_device && !cpu ? rates->device_bytes : rates->optimizer_bytes,
-                  on_device ? SW_RESOURCE_DEVICE : SW_RESOURCE_CPU, rates);
-        break;
-    }
     case SW_OP_READ:
     case SW_OP_FETCH:
-        move_cost(cost, bytes, rates->nvme_read_bytes, SW_RESOURCE_DRIVES, rates);
+        move_cost(cost, (double)sw_plan_op_bytes(plan, op), rates->nvme_read_bytes,
+                  SW_RESOURCE_DRIVES, rates);
         break;
     case SW_OP_WRITE:
     case SW_OP_SPILL:
-        move_cost(cost, bytes, rates->nvme_write_bytes, SW_RESOURCE_DRIVES, rates);
+        move_cost(cost, (double)sw_plan_op_bytes(plan, op), rates->nvme_write_bytes,
+                  SW_RESOURCE_DRIVES, rates);
         break;
     case SW_OP_BATCH:
     case SW_OP_UPLOAD:
-        move_cost(cost, bytes, rates->h2d_bytes, cpu ? SW_RESOURCE_DEVICE : SW_RESOURCE_LINK_UP,
-                  rates);
-        break;
     case SW_OP_DOWNLOAD:
-        move_cost(cost, bytes, rates->d2h_bytes, cpu ? SW_RESOURCE_DEVICE : SW_RESOURCE_LINK_DOWN,
-                  rates);
-        break;
     case SW_OP_SEND:
-    case SW_OP_RECV: {
-        bool up = op->kind == SW_OP_RECV;
-        double rate = plan->mailboxes == 0 ? rates->peer_bytes
-                      : up                 ? rates->h2d_bytes
-                                           : rates->d2h_bytes;
-        move_cost(cost, bytes, rate,
-                  cpu  ? SW_RESOURCE_DEVICE
-                  : up ? SW_RESOURCE_LINK_UP
-                       : SW_RESOURCE_LINK_DOWN,
-                  rates);
-        break;
-    }
+    case SW_OP_RECV:
     case SW_OP_REDUCE:
     case SW_OP_GATHER:
-        move_cost(cost, bytes, rates->peer_bytes, cpu ? SW_RESOURCE_DEVICE : SW_RESOURCE_LINK_UP,
-                  rates);
+        link_cost(plan, op, rates, cost);
         break;
     default:
         break;

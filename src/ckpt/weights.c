@@ -58,20 +58,40 @@ struct making {
     struct sw_engine *engine;
     const struct sw_model *model;
     uint64_t seed;
+    struct sw_pool *pool;
+    /* the piece at hand */
+    int64_t param, first, count;
+    float *piece;
 };
+
+enum { TASK_ELEMENTS = 16384 }; /* a multiple of 4: numbers are drawn four at a time */
+
+static void fill_part(void *context, int64_t index, int64_t worker)
+{
+    const struct making *making = context;
+    int64_t at = index * TASK_ELEMENTS, left = making->count - at;
+    (void)worker;
+    sw_init_fill(making->model, making->seed, making->param, making->first + at,
+                 left < TASK_ELEMENTS ? left : TASK_ELEMENTS, making->piece + at);
+}
 
 static sw_code make_piece(void *context, int64_t param, int64_t first, int64_t count, float *piece,
                           struct sw_err *err)
 {
-    const struct making *making = context;
-    sw_init_fill(making->model, making->seed, param, first, count, piece);
+    struct making *making = context;
+    making->param = param;
+    making->first = first;
+    making->count = count;
+    making->piece = piece;
+    sw_pool_run(making->pool, fill_part, making, (count + TASK_ELEMENTS - 1) / TASK_ELEMENTS);
     return sw_engine_write_param(making->engine, param, first, count, piece, err);
 }
 
 sw_code sw_weights_random(struct sw_engine *engine, const struct sw_model *model, uint64_t seed,
-                          const struct sw_transfer *transfer, struct sw_err *err)
+                          struct sw_pool *pool, const struct sw_transfer *transfer,
+                          struct sw_err *err)
 {
-    struct making making = {engine, model, seed};
+    struct making making = {.engine = engine, .model = model, .seed = seed, .pool = pool};
     return sw_weights_walk(model, make_piece, &making, transfer, err);
 }
 

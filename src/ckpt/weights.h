@@ -25,7 +25,8 @@ sw_code sw_weights_load(struct sw_engine *engine, const struct sw_model *model,
                         struct sw_err *err) SW_WARN_UNUSED;
 /* Every parameter at random, from `seed`. */
 sw_code sw_weights_random(struct sw_engine *engine, const struct sw_model *model, uint64_t seed,
-                          const struct sw_transfer *transfer, struct sw_err *err) SW_WARN_UNUSED;
+                          struct sw_pool *pool, const struct sw_transfer *transfer,
+                          struct sw_err *err) SW_WARN_UNUSED;
 
 /* Write a model directory: all weights in `dtype`, config and tokenizer files of `source`.
  * `extra` may add files to it before it gets its name; NULL: none. */

@@ -399,7 +399,7 @@ sw_code sw_session_load(struct sw_session *session, struct sw_err *err)
         code = sw_weights_load(session->engine, session->model, session->mapping, &transfer, err);
     else
         code = sw_weights_random(session->engine, session->model, (uint64_t)config->train.seed,
-                                 &transfer, err);
+                                 session->pool, &transfer, err);
     if (session->progress.terminal)
         sw_progress_end(&session->progress);
     return code;

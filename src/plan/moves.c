@@ -207,21 +207,10 @@ static void send(struct sw_build *b, const struct sw_op *message)
 
 static struct sw_op message(int32_t from, int32_t to, enum sw_cargo cargo)
 {
-    return (struct sw_op){.kind = SW_OP_SEND,
-                          .lane = SW_LANE_SEND,
-                          .cargo = cargo,
-                          .rank = from,
-                          .peer = to,
-                          .block = -1,
-                          .unit = -1,
-                          .microbatch = -1,
-                          .context = -1,
-                          .weights = -1,
-                          .gradient = -1,
-                          .input = -1,
-                          .output = -1,
-                          .memory = -1,
-                          .buffer = -1};
+    struct sw_op op = sw_op_blank(SW_OP_SEND, SW_LANE_SEND, from);
+    op.cargo = cargo;
+    op.peer = to;
+    return op;
 }
 
 void sw_build_send(struct sw_build *b, const struct sw_agenda_op *item, int32_t from_slot,

@@ -612,12 +612,11 @@ static void explain_total(const struct sw_plan *plan, int64_t limit, struct sw_t
         sw_text_add(out, ", or directories to spill to (offload.nvme)");
 }
 
-/* The least that any choice needs does not fit: say so, with what would. */
-static sw_code refuse(struct search *search, int64_t chunk_bytes, struct sw_err *err)
+/* The least that any choice needs. */
+static void apply_least(struct search *search, int64_t chunk_bytes, bool layered)
 {
     struct sw_plan *plan = search->plan;
     const struct sw_plan_request request = plan->request;
-    bool layered = request.schedule == SW_SCHEDULE_AUTO || request.schedule == SW_SCHEDULE_LAYERED;
     struct genes genes = {.schedule = layered ? SW_SCHEDULE_LAYERED : request.schedule,
                           .rows = rows_are_open(&request) ? 1 : choose_rows(plan),
                           .recompute = request.recompute != SW_RECOMPUTE_OFF && training(search),
@@ -638,6 +637,15 @@ static sw_code refuse(struct search *search, int64_t chunk_bytes, struct sw_err 
             promote(search, &genes, 1U << kind, false);
     }
     apply(search, &genes);
+}
+
+/* That does not fit: say so, with what would. */
+static sw_code refuse(struct search *search, int64_t chunk_bytes, struct sw_err *err)
+{
+    struct sw_plan *plan = search->plan;
+    const struct sw_plan_request request = plan->request;
+    bool layered = request.schedule == SW_SCHEDULE_AUTO || request.schedule == SW_SCHEDULE_LAYERED;
+    apply_least(search, chunk_bytes, layered);
     struct sw_text text = {0};
     sw_text_add(&text, "does not fit");
     if (!layered)

@@ -104,6 +104,24 @@ static struct sw_op *last_op(struct sw_program_builder *builder)
     return &builder->program->ops[builder->program->op_count - 1];
 }
 
+struct sw_op sw_op_blank(enum sw_op_kind kind, enum sw_lane lane, int32_t rank)
+{
+    return (struct sw_op){.kind = kind,
+                          .lane = lane,
+                          .rank = rank,
+                          .peer = -1,
+                          .block = -1,
+                          .unit = -1,
+                          .microbatch = -1,
+                          .context = -1,
+                          .weights = -1,
+                          .gradient = -1,
+                          .input = -1,
+                          .output = -1,
+                          .memory = -1,
+                          .buffer = -1};
+}
+
 struct sw_op *sw_program_add(struct sw_program_builder *builder, enum sw_op_kind kind,
                              enum sw_lane lane, int32_t rank)
 {
@@ -114,21 +132,8 @@ struct sw_op *sw_program_add(struct sw_program_builder *builder, enum sw_op_kind
     if (!builder->failed)
         program->op_count++;
     struct sw_op *op = last_op(builder);
-    *op = (struct sw_op){.kind = kind,
-                         .lane = lane,
-                         .rank = rank,
-                         .peer = -1,
-                         .first_use = program != NULL ? program->use_count : 0,
-                         .block = -1,
-                         .unit = -1,
-                         .microbatch = -1,
-                         .context = -1,
-                         .weights = -1,
-                         .gradient = -1,
-                         .input = -1,
-                         .output = -1,
-                         .memory = -1,
-                         .buffer = -1};
+    *op = sw_op_blank(kind, lane, rank);
+    op->first_use = program != NULL ? program->use_count : 0;
     return op;
 }
 

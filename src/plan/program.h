@@ -151,6 +151,8 @@ struct sw_program_builder;
  * way at the same time; those wait for ops of their own lane, too. */
 struct sw_program_builder *sw_program_begin(const char *name, int32_t ranks, int64_t resources,
                                             uint32_t unordered);
+/* An op with nothing set. */
+struct sw_op sw_op_blank(enum sw_op_kind kind, enum sw_lane lane, int32_t rank);
 /* Add an op of rank `rank`; it is borrowed until the next call. Failures stick until the end. */
 struct sw_op *sw_program_add(struct sw_program_builder *builder, enum sw_op_kind kind,
                              enum sw_lane lane, int32_t rank);

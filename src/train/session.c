@@ -349,13 +349,6 @@ sw_code sw_session_plan(struct sw_session *session, const struct sw_plan_request
     return code;
 }
 
-sw_code sw_session_prepare(struct sw_session *session, const struct sw_plan_request *request,
-                           struct sw_err *err)
-{
-    sw_code code = sw_session_plan(session, request, err);
-    return code == SW_OK ? sw_session_load(session, err) : code;
-}
-
 /* Timing a drive writes 128 MiB to it: worth it when more than that is spilled anyway. */
 static sw_code weigh_drives(struct sw_session *session, struct sw_err *err)
 {

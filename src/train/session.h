@@ -51,9 +51,6 @@ sw_code sw_session_plan(struct sw_session *session, const struct sw_plan_request
                         struct sw_err *err) SW_WARN_UNUSED;
 /* Allocate as planned and load weights. The engine is not started, so that states can follow. */
 sw_code sw_session_load(struct sw_session *session, struct sw_err *err) SW_WARN_UNUSED;
-/* Both. */
-sw_code sw_session_prepare(struct sw_session *session, const struct sw_plan_request *request,
-                           struct sw_err *err) SW_WARN_UNUSED;
 
 /* Optimizer settings of the configuration, checked. */
 sw_code sw_session_optimizer(const struct sw_config *config, int64_t total_steps,

@@ -137,11 +137,16 @@ sw_code sw_topo_describe_drive(const struct sw_topo *topo, const char *directory
         return SW_FAIL(err, SW_E_USAGE, "%s is not a directory", directory);
     }
     drive.free_bytes = sw_directory_free_bytes(real);
-    if (find_mount(real, &mount)) {
-        snprintf(drive.file_system, sizeof drive.file_system, "%s", mount.type);
-        drive.memory_backed = strcmp(mount.type, "tmpfs") == 0 || strcmp(mount.type, "ramfs") == 0;
-        describe_device(topo, &mount, &drive);
+    struct stat status;
+    if (!find_mount(real, &mount)) { /* the root of a chroot need not be one */
+        bool known = stat(real, &status) == 0;
+        mount = (struct mount){.type = "unknown",
+                               .major_number = known ? major(status.st_dev) : 0,
+                               .minor_number = known ? minor(status.st_dev) : 0};
     }
+    snprintf(drive.file_system, sizeof drive.file_system, "%s", mount.type);
+    drive.memory_backed = strcmp(mount.type, "tmpfs") == 0 || strcmp(mount.type, "ramfs") == 0;
+    describe_device(topo, &mount, &drive);
     free(real);
     *out = drive;
     return SW_OK;

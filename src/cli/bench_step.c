@@ -314,10 +314,9 @@ static sw_code bench(struct sw_session *session, const struct sw_machine *machin
 
 sw_code sw_cli_bench_step(const struct sw_cli_args *args, struct sw_err *err)
 {
-    const struct sw_device_ops *device;
     struct sw_config config;
     struct sw_session session;
-    struct sw_machine *machine = NULL;
+    struct sw_machine *machine;
     const char *path = sw_cli_value(&sw_command_bench, args, "machine");
     int64_t steps = 0;
     if (args->second == NULL)
@@ -327,14 +326,7 @@ sw_code sw_cli_bench_step(const struct sw_cli_args *args, struct sw_err *err)
         code = sw_cli_config(args, args->second, &config, err);
     if (code != SW_OK)
         return code;
-    code = sw_config_require(&config, "model.path", err);
-    if (code == SW_OK && path != NULL)
-        code = sw_cli_machine_read(path, &machine, err);
-    if (code == SW_OK)
-        code = machine != NULL && steps == 0 ? sw_cli_machine_device(&config, machine, &device, err)
-                                             : sw_back_end_choose(&config, &device, err);
-    if (code == SW_OK)
-        code = sw_session_open(&session, &config, device, config.model.path, "model.path", err);
+    code = sw_cli_planning_open(&session, &config, path, steps > 0, &machine, err);
     if (code == SW_OK) {
         code = bench(&session, machine, steps, err);
         sw_session_close(&session);

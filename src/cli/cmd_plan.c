@@ -77,22 +77,14 @@ static sw_code plan(struct sw_session *session, const struct sw_cli_args *args,
 
 static sw_code run(const struct sw_cli_args *args, struct sw_err *err)
 {
-    const struct sw_device_ops *device;
     struct sw_config config;
     struct sw_session session;
-    struct sw_machine *machine = NULL;
+    struct sw_machine *machine;
     const char *path = sw_cli_value(&sw_command_plan, args, "machine");
     sw_code code = sw_cli_config(args, args->positional, &config, err);
     if (code != SW_OK)
         return code;
-    code = sw_config_require(&config, "model.path", err);
-    if (code == SW_OK && path != NULL)
-        code = sw_cli_machine_read(path, &machine, err);
-    if (code == SW_OK)
-        code = machine != NULL ? sw_cli_machine_device(&config, machine, &device, err)
-                               : sw_back_end_choose(&config, &device, err);
-    if (code == SW_OK)
-        code = sw_session_open(&session, &config, device, config.model.path, "model.path", err);
+    code = sw_cli_planning_open(&session, &config, path, false, &machine, err);
     if (code == SW_OK) {
         code = plan(&session, args, machine, err);
         sw_session_close(&session);

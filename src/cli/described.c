@@ -87,3 +87,20 @@ void sw_cli_machine_use(const struct sw_machine *machine, const struct sw_config
         config->offload.nvme_capacity_bytes < request->nvme_bytes)
         request->nvme_bytes = config->offload.nvme_capacity_bytes;
 }
+
+sw_code sw_cli_planning_open(struct sw_session *session, const struct sw_config *config,
+                             const char *path, bool here, struct sw_machine **machine,
+                             struct sw_err *err)
+{
+    const struct sw_device_ops *device;
+    *machine = NULL;
+    sw_code code = sw_config_require(config, "model.path", err);
+    if (code == SW_OK && path != NULL)
+        code = sw_cli_machine_read(path, machine, err);
+    if (code == SW_OK)
+        code = *machine != NULL && !here ? sw_cli_machine_device(config, *machine, &device, err)
+                                         : sw_back_end_choose(config, &device, err);
+    if (code == SW_OK)
+        code = sw_session_open(session, config, device, config->model.path, "model.path", err);
+    return code;
+}

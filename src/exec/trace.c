@@ -56,6 +56,30 @@ static void add_event(const struct event *event, double zero, const struct sw_tr
                 (int)event->microbatch);
 }
 
+static int32_t last_rank(const struct sw_trace *trace)
+{
+    int32_t last = 0;
+    for (int64_t i = 0; trace != NULL && i < trace->count; i++)
+        if (trace->events[i].rank > last)
+            last = trace->events[i].rank;
+    return last;
+}
+
+/* A rank is a process of the trace, its lanes are threads. */
+static void add_names(int32_t rank, bool ends_list, struct sw_text *text)
+{
+    sw_text_add(text,
+                "{\"ph\": \"M\", \"pid\": %d, \"name\": \"process_name\", "
+                "\"args\": {\"name\": \"rank %d\"}},\n",
+                (int)rank, (int)rank);
+    for (int i = 0; i < SW_LANES; i++)
+        sw_text_add(text,
+                    "{\"ph\": \"M\", \"pid\": %d, \"tid\": %d, \"name\": \"thread_name\", "
+                    "\"args\": {\"name\": \"%s\"}}%s\n",
+                    (int)rank, i, sw_lane_name((enum sw_lane)i),
+                    i + 1 < SW_LANES || !ends_list ? "," : "");
+}
+
 sw_code sw_trace_write(const struct sw_trace *trace, const char *path,
                        const struct sw_trace_names *names, struct sw_err *err)
 {
@@ -63,11 +87,8 @@ sw_code sw_trace_write(const struct sw_trace *trace, const char *path,
     int64_t count = trace != NULL ? trace->count : 0;
     double zero = count > 0 ? trace->events[0].begin : 0;
     sw_text_add(&text, "{\"traceEvents\": [\n");
-    for (int i = 0; i < SW_LANES; i++)
-        sw_text_add(&text,
-                    "{\"ph\": \"M\", \"pid\": 0, \"tid\": %d, \"name\": \"thread_name\", "
-                    "\"args\": {\"name\": \"%s\"}}%s\n",
-                    i, sw_lane_name((enum sw_lane)i), i + 1 < SW_LANES || count > 0 ? "," : "");
+    for (int32_t rank = 0; rank <= last_rank(trace); rank++)
+        add_names(rank, rank == last_rank(trace) && count == 0, &text);
     for (int64_t i = 0; i < count; i++) {
         add_event(&trace->events[i], zero, names, &text);
         sw_text_add(&text, "%s\n", i + 1 < count ? "," : "");

@@ -90,7 +90,9 @@ static const struct {
     {"optimizer", "betas: 0.9", "takes a list"},
     {"devices", "list: [0, one]", "one is not a whole number"},
     {"devices", "memory: 22GB", "22GB is not a size"},
-    {"devices", "memory: 0.3KiB", "0.3KiB is not a size"},
+    {"devices", "memory: 0.0001KiB", "0.0001KiB is not a size"}, /* less than a byte */
+    {"devices", "memory: 1.5", "1.5 is not a size"},
+    {"devices", "memory: 1.2.3GiB", "1.2.3GiB is not a size"},
     {"devices", "memory: -1", "-1 is not a size"},
     {"devices", "memory: 0x10", "0x10 is not a size"},
     {"devices", "memory: 99999999TiB", "is not a size"},
@@ -358,6 +360,8 @@ static void test_dump_reads_back(void **state)
         parse(&c, "train: {steps: 5, freeze: [\"a\\\"b\", '*']}\noptimizer: {lr: 0.1}\n", &err),
         &err);
     assert_ok(sw_config_set(&c, "data.train=odd \"name\": #\n\x01\x7f é", &err), &err);
+    assert_ok(sw_config_set(&c, "devices.memory=22.7GiB", &err), &err);
+    assert_true(c.devices.memory_bytes == 24373939404); /* and four fifths */
     assert_ok(sw_config_set(&c, "devices.memory=3GiB", &err), &err);
     assert_ok(sw_config_set(&c, "output.dtype=float16", &err), &err);
     assert_ok(sw_config_set(&c, "devices.list=[1, 0]", &err), &err);

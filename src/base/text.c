@@ -107,6 +107,30 @@ void sw_text_add_size(struct sw_text *text, int64_t bytes)
         sw_text_add(text, "%.1f %s", value, units[unit]);
 }
 
+bool sw_text_parse_size(const char *text, int64_t *out_bytes)
+{
+    static const char *const units[] = {"", "KiB", "MiB", "GiB", "TiB"};
+    const double most = 9007199254740992.0; /* 2^53 */
+    size_t whole = strspn(text, "0123456789"), fraction = 0;
+    const char *at = text + whole;
+    if (*at == '.') {
+        fraction = strspn(at + 1, "0123456789");
+        at += 1 + fraction;
+    }
+    double number = whole + fraction > 0 ? strtod(text, NULL) : -1;
+    at += *at == ' ';
+    for (int unit = 0; unit < 5; unit++) {
+        double bytes = ldexp(number, 10 * unit);
+        if (strcmp(at, units[unit]) != 0)
+            continue;
+        if (!(bytes >= 0 && bytes <= most) || (bytes > floor(bytes) && (unit == 0 || bytes < 1)))
+            return false;
+        *out_bytes = (int64_t)bytes;
+        return true;
+    }
+    return false;
+}
+
 int sw_text_distance(const char *a, const char *b)
 {
     enum { COMPARED = 64 };

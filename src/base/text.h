@@ -25,6 +25,9 @@ void sw_text_add_json_string(struct sw_text *text, const char *string);
 void sw_text_add_json_double(struct sw_text *text, double value);
 /* Bytes for a person: "512 bytes", "3.2 MiB", "101.5 GiB". */
 void sw_text_add_size(struct sw_text *text, int64_t bytes);
+/* The other way: "4096", "512 MiB", "22.7GiB" (KiB, MiB, GiB, TiB), up to 2^53 bytes. A part of a
+ * unit is rounded down to whole bytes; false for a part of a byte, or what is no size. */
+bool sw_text_parse_size(const char *text, int64_t *out_bytes);
 /* Letters to insert, remove, change or swap with their neighbour to make `b` of `a`: how far a
  * mistyped word is off. Of longer words the first 64 bytes count. */
 int sw_text_distance(const char *a, const char *b);

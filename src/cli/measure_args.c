@@ -1,44 +1,18 @@
 #include "cli/measure_args.h"
 
 #include "base/mem.h"
+#include "base/text.h"
 
-#include <ctype.h>
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-static bool parse_size(const char *text, int64_t *out)
-{
-    static const struct {
-        const char *name;
-        double bytes;
-    } units[] = {{"", 1}, {"KiB", 1024}, {"MiB", 1048576}, {"GiB", 1073741824}};
-    char *end;
-    if (!isdigit((unsigned char)text[0]))
-        return false;
-    errno = 0;
-    double number = strtod(text, &end);
-    if (end != text + strspn(text, "0123456789.")) /* hexadecimal, exponents */
-        return false;
-    while (*end == ' ')
-        end++;
-    for (size_t i = 0; i < sizeof units / sizeof units[0]; i++) {
-        double bytes = number * units[i].bytes;
-        if (strcmp(end, units[i].name) != 0 || errno != 0 || !(bytes < 0x1p62))
-            continue;
-        *out = (int64_t)bytes;
-        return (double)*out == bytes; /* no part of a byte */
-    }
-    return false;
-}
-
 sw_code sw_cli_size(const char *option, const char *text, int64_t least, int64_t most,
                     int64_t otherwise, int64_t *out, struct sw_err *err)
 {
     int64_t bytes = otherwise;
-    if (text != NULL && !parse_size(text, &bytes))
+    if (text != NULL && !sw_text_parse_size(text, &bytes))
         return SW_FAIL(err, SW_E_USAGE, "--%s: %s is not a size, such as 1048576, 512KiB or 2GiB",
                        option, text);
     if (bytes < least || bytes > most)

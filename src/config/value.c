@@ -64,30 +64,6 @@ static bool parse_integer(const char *text, int64_t *out)
     return errno == 0;
 }
 
-/* 4096, 22.5GiB, 512 MiB: whole bytes, at most 2^53. */
-static bool parse_size(const char *text, int64_t *out)
-{
-    static const char *const units[] = {"", "KiB", "MiB", "GiB", "TiB"};
-    char digits[40];
-    double number;
-    size_t used = strspn(text, "0123456789.");
-    if (used >= sizeof digits)
-        return false;
-    memcpy(digits, text, used);
-    digits[used] = '\0';
-    const char *unit = text + used + (text[used] == ' ');
-    for (int i = 0; i < 5; i++) {
-        if (strcmp(unit, units[i]) != 0)
-            continue;
-        double bytes = parse_real(digits, &number) ? ldexp(number, 10 * i) : 0.5;
-        if (bytes > 9007199254740992.0 || bytes > floor(bytes))
-            return false;
-        *out = (int64_t)bytes;
-        return true;
-    }
-    return false;
-}
-
 /* 90, 90s, 0.5s, 15m, 8h30m, 1.5d: falling units, each once; without a unit, seconds. */
 static bool parse_duration(const char *text, double *out)
 {
@@ -163,7 +139,7 @@ static sw_code assign_number(void *to, const struct sw_option *option, const cha
             return refuse(option, value, source, "a whole number", err);
         break;
     case SW_OPTION_SIZE:
-        if (!parse_size(value, &integer))
+        if (!sw_text_parse_size(value, &integer))
             return refuse(option, value, source, "a size, such as 1048576, 512MiB or 22.5GiB", err);
         break;
     case SW_OPTION_DURATION:

@@ -50,6 +50,27 @@ static void bad_usage_is_refused_by_name(void **state)
     expect("init --preset t5-tiny --tokenizer x --out no-such-dir", 2, "t5-small");
     expect("init --tokenizer x --out no-such-dir", 2, "one of --preset and --config");
     expect("inspect", 2, "inspect needs PATH");
+    expect("inspect no-such", 2, "no-such");
+}
+
+/* What an option names and cannot be used is bad usage, and the option is named. */
+static void bad_paths_are_refused_by_name(void **state)
+{
+    (void)state;
+    expect("generate --model m --input no-such", 2, "--input: there is no file no-such");
+    expect("generate --model m --input /", 2, "--input: / is a directory");
+    expect("tokenize --model m --input no-such", 2, "--input: there is no file no-such");
+    expect("tokenize --model m --input /", 2, "--input: / is a directory");
+    expect("tokenize --model no-such --input -", 2, "--model: cannot open no-such");
+    expect("init --preset t5-small --tokenizer no-such --out o", 2, "--tokenizer: cannot open");
+    expect("init --config no-such --tokenizer x --out o", 2, "--config: cannot open no-such");
+    expect("init --preset t5-small --tokenizer x --out /proc/x", 2, "--out: cannot write to /proc");
+    expect("probe --quick --out no-such/file", 2, "--out: there is no folder no-such");
+    expect("probe --quick --out /", 2, "--out: / is a directory");
+    expect("probe --quick --out /dev/null", 2, "--out: /dev/null is a device");
+    expect("probe --quick --dir no-such", 2, "--dir: there is no directory no-such");
+    expect("bench io --dir no-such", 2, "--dir: there is no directory no-such");
+    expect("bench io --dir /proc", 2, "--dir: cannot write to /proc");
 }
 
 /* Output that cannot be written is a failure. */
@@ -102,6 +123,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(help_is_there),
         cmocka_unit_test(bad_usage_is_refused_by_name),
+        cmocka_unit_test(bad_paths_are_refused_by_name),
         cmocka_unit_test(lost_output_is_a_failure),
         cmocka_unit_test(the_manual_is_complete),
     };

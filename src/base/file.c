@@ -323,16 +323,38 @@ static char *nearest_existing(const char *path)
     return at;
 }
 
+/* 0, or why no entry can be made in a directory. Asked by making one that has no name, since
+ * permissions do not tell all (/proc, a directory that is immutable). */
+static int why_not_writable(const char *directory)
+{
+    if (access(directory, W_OK | X_OK) != 0)
+        return errno;
+    int descriptor = open(directory, O_TMPFILE | O_WRONLY | O_CLOEXEC, 0600);
+    if (descriptor >= 0) {
+        close(descriptor);
+        return 0;
+    }
+    if (errno != EOPNOTSUPP && errno != EISDIR)
+        return errno;
+    char *trial = sw_path_join(directory, ".spillway-XXXXXX"); /* file systems without those */
+    int reason = trial == NULL ? ENOMEM : mkdtemp(trial) == NULL ? errno : 0;
+    if (reason == 0)
+        (void)rmdir(trial);
+    free(trial);
+    return reason;
+}
+
 sw_code sw_directory_check(const char *path, struct sw_err *err)
 {
     char *at = nearest_existing(path);
     sw_code code = SW_OK;
+    int reason;
     if (at == NULL)
         return SW_FAIL(err, SW_E_MEMORY, "no memory for a path");
     if (!sw_file_is_directory(at))
         code = SW_FAIL_OS(err, SW_E_IO, ENOTDIR, "%s", at);
-    else if (access(at, W_OK | X_OK) != 0)
-        code = SW_FAIL_OS(err, SW_E_IO, errno, "cannot write to %s", at);
+    else if ((reason = why_not_writable(at)) != 0)
+        code = SW_FAIL_OS(err, SW_E_IO, reason, "cannot write to %s", at);
     free(at);
     return code;
 }
@@ -384,7 +406,7 @@ int64_t sw_directory_free_bytes(const char *path)
     struct statvfs status;
     int64_t bytes;
     char *at = nearest_existing(path);
-    bool known = at != NULL && statvfs(at, &status) == 0 &&
+    bool known = at != NULL && statvfs(at, &status) == 0 && status.f_blocks > 0 &&
                  sw_size_mul((int64_t)status.f_bavail, (int64_t)status.f_frsize, &bytes);
     free(at);
     return known ? bytes : -1;

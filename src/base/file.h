@@ -47,7 +47,7 @@ sw_code sw_file_copy(const char *from, const char *to, struct sw_err *err) SW_WA
 
 /* Create a directory and its missing parents; one that is there already is fine. */
 sw_code sw_directory_make(const char *path, struct sw_err *err) SW_WARN_UNUSED;
-/* Whether `path` is a directory that can be written, or could be made; makes nothing. */
+/* Whether `path` is a directory that can be written, or could be made; leaves nothing behind. */
 sw_code sw_directory_check(const char *path, struct sw_err *err) SW_WARN_UNUSED;
 bool sw_directory_is_empty(const char *path); /* false, too, of what is no directory */
 /* Make entries created, renamed or removed in `path` durable. */

@@ -45,6 +45,8 @@ static sw_code bench_io(const struct sw_cli_args *args, struct sw_err *err)
         code = SW_FAIL(err, SW_E_USAGE,
                        "--method: there is no %s; there are auto, io_uring, threads, sync", method);
     if (code == SW_OK)
+        code = sw_cli_directory("dir", config.directory, err);
+    if (code == SW_OK)
         code = sw_measure_drive(&config, &rates, err);
     sw_cli_progress_end(&progress);
     if (code == SW_OK)

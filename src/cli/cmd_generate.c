@@ -5,6 +5,7 @@
 #include "data/jsonl_out.h"
 #include "data/rows.h"
 #include "train/generate.h"
+#include "train/preflight.h"
 #include "train/search.h"
 #include "train/session.h"
 
@@ -215,6 +216,8 @@ static sw_code run_with(const struct sw_cli_args *args, const struct sw_config *
     if (code == SW_OK)
         code = sw_cli_integer(command, args, "max-source-length", 1, 32768,
                               config->data.max_source_length, &g.max_source_length, err);
+    if (code == SW_OK)
+        code = sw_preflight_input("--input", input, err);
     if (code == SW_OK)
         code = sw_back_end_choose(config, &device, err);
     if (code != SW_OK)

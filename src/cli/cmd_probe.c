@@ -3,21 +3,28 @@
 #include "cli/command.h"
 #include "cli/measure_args.h"
 #include "cli/probe.h"
+#include "train/preflight.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
 static const int64_t default_file_bytes = (int64_t)1 << 30;
 
-/* Directories to measure: as given, else this one if it can be written. */
+/* Directories to measure: as given, else this one. */
 static sw_code take_directories(const struct sw_cli_args *args, char **out_copy, const char **names,
                                 int *out_count, struct sw_err *err)
 {
     static const char here[] = ".";
     const char *list = sw_cli_value(&sw_command_probe, args, "dir");
     *out_copy = NULL;
-    if (list != NULL)
-        return sw_cli_split("dir", list, SW_MACHINE_MAX_DRIVES, out_copy, names, out_count, err);
+    *out_count = 0;
+    if (list != NULL) {
+        sw_code code =
+            sw_cli_split("dir", list, SW_MACHINE_MAX_DRIVES, out_copy, names, out_count, err);
+        for (int i = 0; i < *out_count && code == SW_OK; i++)
+            code = sw_cli_directory("dir", names[i], err);
+        return code;
+    }
     names[0] = here;
     *out_count = 1;
     return SW_OK;
@@ -62,7 +69,9 @@ static sw_code run_probe(const struct sw_cli_args *args, struct sw_err *err)
     struct sw_machine *machine = calloc(1, sizeof *machine);
     if (machine == NULL)
         return SW_FAIL(err, SW_E_MEMORY, "no memory for the description of a machine");
-    sw_code code = take_directories(args, &copy, names, &options.directory_count, err);
+    sw_code code = out_path != NULL ? sw_preflight_output("--out", out_path, err) : SW_OK;
+    if (code == SW_OK)
+        code = take_directories(args, &copy, names, &options.directory_count, err);
     if (code == SW_OK)
         code = sw_cli_size("size", sw_cli_value(command, args, "size"), 4 << 20, INT64_MAX / 4,
                            bounded_file_bytes(names, options.directory_count), &options.file_bytes,

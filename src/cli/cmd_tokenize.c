@@ -4,6 +4,7 @@
 #include "cli/back_end.h"
 #include "data/tokenize.h"
 #include "data/tokenizer.h"
+#include "train/preflight.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -33,6 +34,7 @@ static sw_code run(const struct sw_cli_args *args, struct sw_err *err)
 {
     const struct sw_command *command = &sw_command_tokenize;
     const char *model = sw_cli_value(command, args, "model");
+    const char *input = sw_cli_value(command, args, "input");
     struct sw_tokenizer *tokenizer = NULL;
     struct sw_tokenize_counts counts = {0};
     struct sw_config config;
@@ -49,12 +51,12 @@ static sw_code run(const struct sw_cli_args *args, struct sw_err *err)
         code = sw_cli_integer(command, args, "max-target-length", 1, 32768,
                               config.data.max_target_length, &options.max_target_length, err);
     if (code == SW_OK)
-        code = read_vocabulary(model, &vocabulary, err);
+        code = sw_preflight_input("--input", input, err);
+    if (code == SW_OK && (read_vocabulary(model, &vocabulary, err) != SW_OK ||
+                          sw_tokenizer_open(model, vocabulary, &tokenizer, err) != SW_OK))
+        code = sw_err_blame(err, "--model");
     if (code == SW_OK)
-        code = sw_tokenizer_open(model, vocabulary, &tokenizer, err);
-    if (code == SW_OK)
-        code = sw_tokenize_file(sw_cli_value(command, args, "input"), tokenizer, &options, stdout,
-                                &counts, err);
+        code = sw_tokenize_file(input, tokenizer, &options, stdout, &counts, err);
     if (code == SW_OK && counts.skipped > 0)
         fprintf(stderr, "%lld bad rows were skipped\n", (long long)counts.skipped);
     sw_tokenizer_close(tokenizer);

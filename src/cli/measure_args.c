@@ -1,5 +1,6 @@
 #include "cli/measure_args.h"
 
+#include "base/file.h"
 #include "base/mem.h"
 #include "base/text.h"
 
@@ -20,6 +21,15 @@ sw_code sw_cli_size(const char *option, const char *text, int64_t least, int64_t
                        (long long)bytes, (long long)least, (long long)most);
     *out = bytes;
     return SW_OK;
+}
+
+sw_code sw_cli_directory(const char *option, const char *path, struct sw_err *err)
+{
+    if (!sw_file_is_directory(path))
+        return SW_FAIL(err, SW_E_USAGE, "--%s: there is no directory %s", option, path);
+    char name[32];
+    snprintf(name, sizeof name, "--%s", option);
+    return sw_directory_check(path, err) == SW_OK ? SW_OK : sw_err_blame(err, name);
 }
 
 sw_code sw_cli_split(const char *option, const char *text, int most, char **out_copy,

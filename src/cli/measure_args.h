@@ -11,6 +11,9 @@
 sw_code sw_cli_size(const char *option, const char *text, int64_t least, int64_t most,
                     int64_t otherwise, int64_t *out, struct sw_err *err) SW_WARN_UNUSED;
 
+/* A directory that is there and can be written; `option` is for messages. */
+sw_code sw_cli_directory(const char *option, const char *path, struct sw_err *err) SW_WARN_UNUSED;
+
 /* Cut "a,b,c" at its commas into at most `most` names that point into *out_copy, which the caller
  * frees. */
 sw_code sw_cli_split(const char *option, const char *text, int most, char **out_copy,

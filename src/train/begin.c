@@ -246,9 +246,9 @@ sw_code sw_run_begin(struct sw_run *run, struct sw_err *err)
         code = sw_session_check(config, device, err);
     if (code == SW_OK)
         code = sw_session_optimizer(config, config->train.steps, &optim, err);
-    if (code == SW_OK)
-        code =
-            sw_run_dir_open(&run->directory, config->output.dir, run->options->resume != NULL, err);
+    if (code == SW_OK && sw_run_dir_open(&run->directory, config->output.dir,
+                                         run->options->resume != NULL, err) != SW_OK)
+        code = sw_config_locate(config, err);
     if (code == SW_OK)
         code = sw_run_find_checkpoint(run, err);
     if (code == SW_OK && config->train.steps > 0 && run->options->resume != NULL)

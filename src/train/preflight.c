@@ -28,48 +28,58 @@ static sw_code check_kind(const char *path, struct sw_err *err)
     return what != NULL ? SW_FAIL(err, SW_E_FORMAT, "%s is %s", path, what) : code;
 }
 
+sw_code sw_preflight_input(const char *setting, const char *path, struct sw_err *err)
+{
+    if (strcmp(path, "-") == 0)
+        return SW_OK;
+    if (!sw_file_exists(path))
+        return SW_FAIL(err, SW_E_USAGE, "%s: there is no file %s", setting, path);
+    if (sw_file_is_directory(path))
+        return SW_FAIL(err, SW_E_USAGE, "%s: %s is a directory, not a file of rows", setting, path);
+    if (access(path, R_OK) != 0)
+        return SW_FAIL_OS(err, SW_E_USAGE, errno, "%s: cannot read %s", setting, path);
+    return check_kind(path, err) == SW_OK ? SW_OK : sw_err_blame(err, setting);
+}
+
+sw_code sw_preflight_output(const char *setting, const char *path, struct sw_err *err)
+{
+    struct stat status;
+    char *folder = sw_path_parent(path);
+    sw_code code = SW_OK;
+    if (folder == NULL)
+        code = SW_FAIL(err, SW_E_MEMORY, "no memory for a path");
+    else if (stat(path, &status) == 0 && !S_ISREG(status.st_mode))
+        code = SW_FAIL(err, SW_E_USAGE, "%s: %s is %s, not a file", setting, path,
+                       S_ISDIR(status.st_mode) ? "a directory" : "a device or a pipe");
+    else if (!sw_file_is_directory(folder))
+        code =
+            SW_FAIL(err, SW_E_USAGE, "%s: there is no folder %s to write it to", setting, folder);
+    else if (sw_directory_check(folder, err) != SW_OK)
+        code = sw_err_blame(err, setting);
+    free(folder);
+    return code;
+}
+
 sw_code sw_preflight_rows(const struct sw_config *config, const char *key, const char *path,
                           struct sw_err *err)
 {
     sw_code code = sw_config_require(config, key, err);
-    if (code != SW_OK)
-        return code;
-    if (!sw_file_exists(path))
-        (void)SW_FAIL(err, SW_E_USAGE, "%s: there is no file %s", key, path);
-    else if (sw_file_is_directory(path))
-        (void)SW_FAIL(err, SW_E_USAGE, "%s: %s is a directory, not a file of rows", key, path);
-    else if (access(path, R_OK) != 0)
-        (void)SW_FAIL_OS(err, SW_E_USAGE, errno, "%s: cannot read %s", key, path);
-    else if (check_kind(path, err) != SW_OK)
-        (void)sw_err_blame(err, key);
-    else
-        return SW_OK;
-    return sw_config_locate(config, err);
+    if (code == SW_OK && sw_preflight_input(key, path, err) != SW_OK)
+        code = sw_config_locate(config, err);
+    return code;
 }
 
 /* A trace may go into output.dir, which is not there yet. */
 static sw_code check_trace(const struct sw_config *config, const char *trace, struct sw_err *err)
 {
-    sw_code code = SW_OK;
     char *path = sw_path_resolve(trace), *output = sw_path_resolve(config->output.dir);
-    char *parent = sw_path_parent(trace);
-    if (parent == NULL)
-        code = SW_FAIL(err, SW_E_MEMORY, "no memory for a path");
-    else if (sw_file_is_directory(trace))
-        code = SW_FAIL(err, SW_E_USAGE, "--trace: %s is a directory, not a file", trace);
-    else if (sw_file_is_directory(parent) && access(parent, W_OK | X_OK) != 0)
-        code = SW_FAIL_OS(err, SW_E_USAGE, errno, "--trace: cannot write to the folder %s", parent);
-    else if (!sw_file_is_directory(parent)) {
-        char *above = path != NULL ? sw_path_parent(path) : NULL;
-        if (above == NULL || output == NULL || strcmp(above, output) != 0)
-            code =
-                SW_FAIL(err, SW_E_USAGE, "--trace: there is no folder %s to write it to", parent);
-        free(above);
-    }
-    free(parent);
+    char *folder = path != NULL ? sw_path_parent(path) : NULL;
+    bool inside =
+        folder != NULL && output != NULL && strcmp(folder, output) == 0 && !sw_file_exists(output);
+    free(folder);
     free(output);
     free(path);
-    return code;
+    return inside ? SW_OK : sw_preflight_output("--trace", trace, err);
 }
 
 /* The run directory is written, the model's is only read: one must not be in the other. */

@@ -5,6 +5,13 @@
 
 #include "config/config.h"
 
+/* A file of rows that can be read ("-": standard input, which is not touched). `setting` (a key or
+ * an option) begins the message. */
+sw_code sw_preflight_input(const char *setting, const char *path,
+                           struct sw_err *err) SW_WARN_UNUSED;
+/* A file that can be made, or replaced. */
+sw_code sw_preflight_output(const char *setting, const char *path,
+                            struct sw_err *err) SW_WARN_UNUSED;
 /* `key` is set and names a file that can be read. */
 sw_code sw_preflight_rows(const struct sw_config *config, const char *key, const char *path,
                           struct sw_err *err) SW_WARN_UNUSED;

@@ -133,6 +133,8 @@ sw_code sw_run_find_checkpoint(struct sw_run *run, struct sw_err *err)
     code = newest >= 0 ? check_newest(run, newest, err) : sw_checkpoint_check(run->resumed, err);
     if (code == SW_OK)
         code = sw_checkpoint_read(run->resumed, &run->state, err);
+    if (code == SW_E_USAGE && newest < 0)
+        return sw_err_blame(err, "--resume");
     return code == SW_OK ? check_later(run, err) : code;
 }
 

@@ -344,6 +344,8 @@ sw_code sw_session_plan(struct sw_session *session, const struct sw_plan_request
                         struct sw_err *err)
 {
     sw_code code = sw_plan_make(&session->plan, request, err);
+    if (code == SW_E_USAGE)
+        return sw_config_locate(session->config, err);
     if (code == SW_OK && request->purpose == SW_FOR_TRAINING)
         sw_tiers_note_unused(session->config, session->plan, &session->progress);
     return code;

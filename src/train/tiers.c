@@ -43,11 +43,9 @@ static sw_code limit_drives(const struct sw_config *config, struct sw_plan_reque
                        (long long)names->count, (int)SW_SPILL_MAX_DIRECTORIES);
     for (int64_t i = 0; i < names->count; i++) {
         sw_code code = sw_topo_describe_drive(NULL, names->items[i], &drives[i], err);
-        if (code != SW_OK) {
-            (void)sw_err_while(err, "looking at offload.nvme");
-            return err != NULL ? (err->code = SW_E_USAGE) : SW_E_USAGE;
-        }
-        if (sw_directory_check(names->items[i], err) != SW_OK)
+        if (code == SW_OK)
+            code = sw_directory_check(names->items[i], err);
+        if (code != SW_OK)
             return sw_err_blame(err, "offload.nvme");
         bool counted = false;
         for (int64_t k = 0; k < i; k++)

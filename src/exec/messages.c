@@ -107,6 +107,20 @@ static void list_ranges(const struct sw_engine *engine, int64_t unit, struct sw_
     }
 }
 
+/* A rank's range of a micro-batch's gradient, to the sum over those before. */
+static void add_range(struct sw_engine *engine, const struct sw_op *op, int32_t rank,
+                      struct sw_comm_range range, const float *gradient)
+{
+    struct sw_stream *stream = engine->ranks[rank].streams[SW_LANE_COLLECTIVE];
+    float *sum =
+        sw_store_complete_gradient(&engine->store, rank, op->unit, op->gradient, range.first);
+    if (op->clears_own)
+        engine->device_ops->copy(stream, sum, gradient + range.first,
+                                 range.count * (int64_t)sizeof(float));
+    else
+        engine->device_ops->kernels->add(stream, sum, gradient + range.first, range.count, SW_F32);
+}
+
 sw_code sw_engine_reduce(struct sw_engine *engine, const struct sw_op *op, struct sw_err *err)
 {
     const struct sw_plan *plan = engine->plan;
@@ -122,6 +136,9 @@ sw_code sw_engine_reduce(struct sw_engine *engine, const struct sw_op *op, struc
         engine->config.comm->all_reduce(comm, arrays, op->count);
     else
         engine->config.comm->reduce_scatter(comm, arrays, ranges);
+    for (int32_t d = 0; d < plan->replicas && op->sums; d++)
+        if (ranges[d].count > 0)
+            add_range(engine, op, sw_plan_rank(plan, stage, d), ranges[d], arrays[d]);
     return engine->config.comm->barrier(comm, err);
 }
 

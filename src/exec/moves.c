@@ -125,7 +125,7 @@ void sw_engine_download(struct sw_engine *engine, const struct sw_op *op)
         return;
     }
     const float *from =
-        sw_store_gradient(&engine->store, op->rank, op->unit, op->gradient) + op->first;
+        sw_store_complete_gradient(&engine->store, op->rank, op->unit, op->gradient, op->first);
     if (bf16)
         convert_down(engine, op, to, from, op->buffer < 0 && held->tier == SW_TIER_DEVICE);
     else

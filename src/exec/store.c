@@ -160,6 +160,9 @@ static sw_code alloc_rank_unit(struct sw_store *store, int32_t index, int64_t un
         return code;
     if (sw_plan_gradient_stays(plan, unit))
         own->accumulator = (float *)(void *)own->parts[SW_PART_GRADIENT];
+    else if (sw_plan_gradient_sums(plan, unit))
+        code = sw_store_alloc_device(store, index, sw_plan_sum_elements(plan, unit) * 4,
+                                     &own->accumulator, err);
     else if (unit == plan->request.model->common_unit)
         code = sw_store_alloc_device(store, index, plan->request.model->units[unit].elements * 4,
                                      &own->accumulator, err);
@@ -572,6 +575,17 @@ float *sw_store_gradient(const struct sw_store *store, int32_t rank, int64_t uni
     if (slot < 0)
         return store->ranks[rank].units[unit].accumulator;
     return store->ranks[rank].gradient_slots[sw_plan_pool(store->plan, unit)][slot];
+}
+
+float *sw_store_complete_gradient(const struct sw_store *store, int32_t rank, int64_t unit,
+                                  int32_t slot, int64_t first)
+{
+    const struct sw_rank_store *own = &store->ranks[rank];
+    if (!sw_plan_gradient_sums(store->plan, unit))
+        return sw_store_gradient(store, rank, unit, slot) + first;
+    struct sw_range range = sw_plan_range(store->plan, unit, own->replica);
+    sw_assert(first >= range.first && own->units[unit].accumulator != NULL);
+    return own->units[unit].accumulator + (first - range.first);
 }
 
 char *sw_store_arrive(struct sw_store *store, int32_t rank, int64_t unit, int32_t slot,

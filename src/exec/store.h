@@ -40,7 +40,8 @@ struct sw_unit_state {
 /* What a rank has of a unit in its device's memory; NULL: nothing. */
 struct sw_rank_unit {
     char *parts[SW_PARTS]; /* from the first element that it has: sw_plan_part_range() */
-    float *accumulator;    /* its gradient's own place; NULL: in slots, or frozen */
+    float *accumulator;    /* its gradient's own place, or that of the rank's range of the sum
+                              (sw_plan_gradient_sums()); NULL: in slots, or frozen */
 };
 
 struct sw_rank_store {
@@ -102,8 +103,11 @@ char *sw_store_part(const struct sw_store *store, int32_t rank, int64_t unit, en
 const void *sw_store_weights(struct sw_store *store, int32_t rank, int64_t unit, int32_t slot);
 /* A rank's own copy of the weights that are used all over. */
 char *sw_store_common_weights(const struct sw_store *store, int32_t rank);
-/* Where a unit's gradient accumulates: its own place, or slot `slot`. */
+/* Where blocks add to a unit's gradient: its own place, or slot `slot`. */
 float *sw_store_gradient(const struct sw_store *store, int32_t rank, int64_t unit, int32_t slot);
+/* Element `first` of the complete gradient: there, or in the rank's range of the sum. */
+float *sw_store_complete_gradient(const struct sw_store *store, int32_t rank, int64_t unit,
+                                  int32_t slot, int64_t first);
 /* A piece of weights arrives in a slot; returns where it goes. */
 char *sw_store_arrive(struct sw_store *store, int32_t rank, int64_t unit, int32_t slot,
                       int64_t first, int64_t count);

@@ -26,7 +26,8 @@ static const void *gradient_at(const struct sw_engine *engine, const struct sw_o
     if (op->buffer >= 0 && unit->flow.gradient_down)
         return sw_store_state_buffer(&engine->store, op->buffer, SW_PART_GRADIENT);
     if (sw_engine_early(engine))
-        return sw_store_gradient(&engine->store, op->rank, op->unit, op->gradient) + op->first;
+        return sw_store_complete_gradient(&engine->store, op->rank, op->unit, op->gradient,
+                                          op->first);
     return part_at(engine, op, SW_PART_GRADIENT);
 }
 
@@ -77,7 +78,8 @@ sw_code sw_engine_partials(struct sw_engine *engine, const struct sw_op *op, str
             engine->store.spill_buffers +
             op->buffer * sw_align_up(engine->plan->spill_buffer_bytes, SW_AIO_ALIGNMENT_BYTES);
     else if (held->tier == SW_TIER_AUTO)
-        gradient = sw_store_gradient(&engine->store, op->rank, op->unit, op->gradient) + op->first;
+        gradient =
+            sw_store_complete_gradient(&engine->store, op->rank, op->unit, op->gradient, op->first);
     else
         gradient = sw_store_part(&engine->store, op->rank, op->unit, SW_PART_GRADIENT, op->first);
     if (is_remote(engine, op, held->tier == SW_TIER_HOST)) {

@@ -253,6 +253,14 @@ int64_t sw_plan_part_elements(const struct sw_plan *plan, int64_t unit, enum sw_
     return elements;
 }
 
+int64_t sw_plan_sum_elements(const struct sw_plan *plan, int64_t unit)
+{
+    int64_t elements = 0;
+    for (int32_t d = 0; d < plan->replicas; d++)
+        elements = most(elements, sw_plan_range(plan, unit, d).count);
+    return elements;
+}
+
 static void add_parts(struct sw_plan *plan)
 {
     const struct sw_model *model = plan->request.model;
@@ -291,6 +299,10 @@ static void add_slots(struct sw_plan *plan)
     const struct sw_model *model = plan->request.model;
     if (plan->request.purpose != SW_FOR_TRAINING)
         return;
+    for (int64_t unit = 0; unit < model->unit_count; unit++)
+        if (sw_plan_gradient_sums(plan, unit) && !sw_plan_gradient_stays(plan, unit))
+            add_device(plan, "slots of gradients", plan->unit_stage[unit], 1,
+                       sw_plan_sum_elements(plan, unit) * 4);
     int64_t common = model->common_unit;
     if (model->units[common].trainable && !sw_plan_gradient_stays(plan, common))
         add_device(plan, "slots of gradients", 0, 1, model->units[common].elements * 4);

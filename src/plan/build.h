@@ -86,6 +86,10 @@ void sw_build_send(struct sw_build *b, const struct sw_agenda_op *item, int32_t 
 void sw_build_send_bias(struct sw_build *b);
 /* After a step on devices or uploads: all replicas' (and stages') copies of a unit's weights. */
 void sw_build_share_weights(struct sw_build *b, int64_t unit);
+/* The op that adds a micro-batch's gradient to the sums that replicas have; `first`: it begins
+ * them.
+ */
+void sw_build_sum_gradient(struct sw_build *b, int64_t unit, bool first);
 /* Ops that reduce and hold a unit's complete gradient and take its norm partials; or step it at
  * once. */
 void sw_build_complete_gradient(struct sw_build *b, int64_t unit);

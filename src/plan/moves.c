@@ -278,12 +278,23 @@ static struct sw_op *gradient_op(struct sw_build *b, enum sw_op_kind kind, enum 
 }
 
 /* Each replica gets the sum over all of them: of its range, or of all. */
-static void reduce_gradient(struct sw_build *b, int64_t unit)
+static struct sw_op *reduce_gradient(struct sw_build *b, int64_t unit)
 {
     struct sw_op *op =
         gradient_op(b, SW_OP_REDUCE, SW_LANE_COLLECTIVE, sw_build_rank_of(b, unit, 0), unit, 0,
                     b->model->units[unit].elements);
     op->whole = sw_plan_steps_everywhere(b->plan, unit);
+    for (int32_t d = 0; d < b->plan->replicas; d++)
+        sw_program_writes(b->program, sw_build_accumulator(b, unit, sw_build_rank_of(b, unit, d)));
+    return op;
+}
+
+void sw_build_sum_gradient(struct sw_build *b, int64_t unit, bool first)
+{
+    struct sw_op *op = reduce_gradient(b, unit);
+    op->sums = true;
+    op->clears_own = first;
+    b->gradient_slot[unit] = -1; /* from here on it is in the place of its own */
     for (int32_t d = 0; d < b->plan->replicas; d++)
         sw_program_writes(b->program, sw_build_accumulator(b, unit, sw_build_rank_of(b, unit, d)));
 }
@@ -337,8 +348,8 @@ void sw_build_complete_gradient(struct sw_build *b, int64_t unit)
 {
     struct sw_unit_flow flow;
     sw_plan_unit_flow(b->plan, unit, &flow);
-    if (b->plan->replicas > 1)
-        reduce_gradient(b, unit);
+    if (b->plan->replicas > 1 && !sw_plan_gradient_sums(b->plan, unit))
+        (void)reduce_gradient(b, unit);
     if (sw_build_early(b) && flow.chunked) { /* partials are taken on the way */
         sw_build_step_unit(b, unit);
         return;

@@ -27,8 +27,7 @@ bool sw_plan_is_sharded(const struct sw_plan *plan, int64_t unit, enum sw_part p
     case SW_PART_WEIGHTS:
         return shards(plan, unit, home, 3);
     case SW_PART_GRADIENT:
-        /* Other schedules would have to reduce after every micro-batch. */
-        return shards(plan, unit, home, 2) && plan->schedule == SW_SCHEDULE_LAYERED;
+        return shards(plan, unit, home, 2);
     default:
         return shards(plan, unit, home, 1);
     }
@@ -144,7 +143,19 @@ bool sw_plan_gradient_stays(const struct sw_plan *plan, int64_t unit)
 {
     return sw_plan_part_tier(plan, unit, SW_PART_GRADIENT) == SW_TIER_DEVICE &&
            plan->request.optim->grads == SW_F32 &&
-           !sw_plan_is_sharded(plan, unit, SW_PART_GRADIENT);
+           (sw_plan_gradient_sums(plan, unit) || !sw_plan_is_sharded(plan, unit, SW_PART_GRADIENT));
+}
+
+bool sw_plan_gradient_sums(const struct sw_plan *plan, int64_t unit)
+{
+    return trains(plan, unit) && plan->schedule != SW_SCHEDULE_LAYERED &&
+           sw_plan_pool(plan, unit) == SW_POOL_BLOCKS && shards(plan, unit, SW_TIER_DEVICE, 2);
+}
+
+bool sw_plan_gradient_slotted(const struct sw_plan *plan, int64_t unit)
+{
+    return trains(plan, unit) && unit != plan->request.model->common_unit &&
+           (sw_plan_gradient_sums(plan, unit) || !sw_plan_gradient_stays(plan, unit));
 }
 
 /* Parts that a step reads and writes, beside gradient and weights. */

@@ -168,6 +168,11 @@ static void set_homes(const struct search *search, const struct genes *genes)
     };
 }
 
+static bool cuts_gradients(const struct sw_plan *plan)
+{
+    return plan->replicas > 1 && plan->request.zero >= 2;
+}
+
 static void set_pools(struct sw_plan *plan, int32_t index, int64_t slots)
 {
     const struct sw_model *model = plan->request.model;
@@ -180,13 +185,12 @@ static void set_pools(struct sw_plan *plan, int32_t index, int64_t slots)
             continue;
         enum sw_pool_kind pool = sw_plan_pool(plan, i);
         int64_t elements = model->units[i].elements;
-        bool trains = plan->request.purpose == SW_FOR_TRAINING && model->units[i].trainable;
         if (sw_plan_is_slotted(plan, i)) {
             weights[pool]++;
             if (elements > stage->weight_pools[pool].elements)
                 stage->weight_pools[pool].elements = elements;
         }
-        if (trains && !sw_plan_gradient_stays(plan, i)) {
+        if (sw_plan_gradient_slotted(plan, i)) {
             gradients[pool]++;
             if (elements > stage->gradient_pools[pool].elements)
                 stage->gradient_pools[pool].elements = elements;
@@ -194,8 +198,8 @@ static void set_pools(struct sw_plan *plan, int32_t index, int64_t slots)
     }
     for (int pool = 0; pool < SW_POOL_KINDS; pool++) {
         int64_t most = slots < GRADIENT_SLOTS ? slots : GRADIENT_SLOTS;
-        if (plan->schedule != SW_SCHEDULE_LAYERED) /* all accumulate at the same time */
-            most = gradients[pool];
+        if (plan->schedule != SW_SCHEDULE_LAYERED && !cuts_gradients(plan))
+            most = gradients[pool]; /* all grow at the same time */
         stage->weight_pools[pool].slots = weights[pool] < slots ? weights[pool] : slots;
         stage->gradient_pools[pool].slots = gradients[pool] < most ? gradients[pool] : most;
     }
@@ -409,23 +413,34 @@ static bool wants_activations(const struct search *search, enum sw_tier tier)
     return tier != SW_TIER_NVME || search->plan->request.nvme_bytes > 0;
 }
 
-/* Everything on the device: nothing is faster. Between schedules it must be priced all the same. */
+/* Everything on the device: nothing is faster. Between schedules it must be priced all the same,
+ * and where ZeRO has slots, between numbers of them. */
 static sw_code take_resident(struct search *search, struct genes genes, bool *taken,
                              struct sw_err *err)
 {
+    bool slotted = cuts_gradients(search->plan);
+    sw_code code = SW_OK;
     genes.activations = SW_TIER_DEVICE;
-    genes.slots = 1;
     for (int kind = 0; kind < KINDS; kind++)
         put_all(search, &genes, (enum kind)kind, SW_TIER_DEVICE);
-    *taken = may_be_resident(search) && wants_activations(search, SW_TIER_DEVICE) &&
-             fits(search, &genes);
-    if (!*taken)
+    *taken = false;
+    if (!may_be_resident(search) || !wants_activations(search, SW_TIER_DEVICE))
         return SW_OK;
-    if (search->plan->stages > 1)
-        return consider(search, &genes, err);
-    search->best = genes;
-    search->found = true;
-    return SW_OK;
+    for (int choice = 0; slots_of(search, choice) > 0 && code == SW_OK; choice++) {
+        genes.slots = slotted ? slots_of(search, choice) : 1;
+        if (fits(search, &genes)) {
+            *taken = true;
+            if (search->plan->stages > 1 || slotted) {
+                code = consider(search, &genes, err);
+            } else {
+                search->best = genes;
+                search->found = true;
+            }
+        }
+        if (!slotted)
+            break;
+    }
+    return code;
 }
 
 static sw_code consider_rows(struct search *search, enum sw_schedule schedule, int64_t rows,

@@ -215,6 +215,8 @@ bool sw_plan_is_slotted(const struct sw_plan *plan, int64_t unit);
 bool sw_plan_steps_everywhere(const struct sw_plan *plan, int64_t unit);
 /* Elements that every rank has room for: of the largest range where ranges differ. */
 int64_t sw_plan_part_elements(const struct sw_plan *plan, int64_t unit, enum sw_part part);
+/* The same of sums of gradients: see sw_plan_gradient_sums(). */
+int64_t sw_plan_sum_elements(const struct sw_plan *plan, int64_t unit);
 /* Sets of Adafactor's factors that a unit has. */
 int64_t sw_plan_factor_sets(const struct sw_plan *plan, int64_t unit);
 /* Buffers for the gradients of expanded bias tables that a rank of `stage` has. */
@@ -223,8 +225,14 @@ static inline int32_t sw_plan_rank(const struct sw_plan *plan, int32_t stage, in
 {
     return replica * plan->stages + stage;
 }
-/* Whether a unit's gradient accumulates where it is held. */
+/* Whether a unit's gradient is summed up where it is held. */
 bool sw_plan_gradient_stays(const struct sw_plan *plan, int64_t unit);
+/* Whether a block's gradient is reduced after every micro-batch, each replica's range added to what
+ * it has: with ZeRO 2 and 3 under schedules in which all blocks' gradients grow at the same time.
+ */
+bool sw_plan_gradient_sums(const struct sw_plan *plan, int64_t unit);
+/* Whether blocks add to a unit's gradient in a slot. */
+bool sw_plan_gradient_slotted(const struct sw_plan *plan, int64_t unit);
 
 /* Whether a unit whose states are on the device can be stepped: by the host, or there. */
 bool sw_plan_may_step_on_device(const struct sw_plan_request *request);

@@ -108,6 +108,8 @@ struct sw_op {
     bool clears_encoder;            /* the gradient of the encoder output begins here, from zero */
     bool to_window;                 /* buffer is a rotating one, not a staging one */
     bool whole;                     /* REDUCE: every replica gets all of it */
+    bool sums;                      /* REDUCE of a micro-batch's: each replica adds its range to
+                                       what it has; with clears_own, that begins here */
     uint8_t sides;                  /* SW_CARGO_ACTIVATION_GRADIENT */
 
     int32_t ordinal; /* position in its queue */

@@ -311,7 +311,7 @@ static int32_t begin_gradient(struct sw_build *b, int32_t unit)
 {
     enum sw_pool_kind pool = sw_plan_pool(b->plan, unit);
     int32_t stage = b->plan->unit_stage[unit];
-    if (unit == b->model->common_unit || sw_plan_gradient_stays(b->plan, unit))
+    if (!sw_plan_gradient_slotted(b->plan, unit))
         return -1;
     return (int32_t)(b->next_gradient_slot[stage * SW_POOL_KINDS + (int)pool]++ %
                      b->plan->stage[stage].gradient_pools[pool].slots);
@@ -325,7 +325,7 @@ static void use_gradients(struct sw_build *b, struct sw_op *op, int64_t index)
         if (unit < 0 || !sw_build_trains(b, unit) ||
             (unit == b->model->common_unit && is_layer(block_of(b, item))))
             continue;
-        bool begins = b->gradient_begins[unit] == index;
+        bool begins = b->gradient_begins[unit] == index || sw_plan_gradient_sums(b->plan, unit);
         if (begins && op->rank == item->stage) /* once for all replicas */
             b->gradient_slot[unit] = begin_gradient(b, unit);
         if (unit == b->model->common_unit) {
@@ -338,13 +338,20 @@ static void use_gradients(struct sw_build *b, struct sw_op *op, int64_t index)
     }
 }
 
-/* Units whose gradient this op completed; the common unit waits for the bias tables. */
+/* Units whose gradient this op completed, of the micro-batch or of all; the common unit waits for
+ * the bias tables. */
 static void complete_gradients(struct sw_build *b, int64_t index)
 {
-    for (int32_t unit = 0; unit < (int32_t)b->model->unit_count; unit++)
-        if (b->gradient_ends[unit] == index && unit != b->model->common_unit &&
-            sw_build_trains(b, unit))
+    const struct sw_block *block = block_of(b, &b->agenda->ops[index]);
+    for (int i = 0; i < SW_BLOCK_UNITS; i++) {
+        int32_t unit = block->units[i];
+        if (unit < 0 || unit == b->model->common_unit || !sw_build_trains(b, unit))
+            continue;
+        if (sw_plan_gradient_sums(b->plan, unit))
+            sw_build_sum_gradient(b, unit, b->gradient_begins[unit] == index);
+        if (b->gradient_ends[unit] == index)
             sw_build_complete_gradient(b, unit);
+    }
 }
 
 static void emit_forward(struct sw_build *b, struct sw_op *op, const struct sw_agenda_op *item)
@@ -437,7 +444,7 @@ static void emit(struct sw_build *b, int64_t index)
     }
     write_back(b, item);
     sw_slots_after(b->slots, index);
-    if (b->trains && item->kind != SW_OP_SEND)
+    if (b->trains && (item->kind == SW_OP_HEAD || item->kind == SW_OP_BACKWARD))
         complete_gradients(b, index);
 }
 

@@ -146,6 +146,18 @@ static void test_unknown_keys(void **state)
                    "the nearest is optimizer.warmup_steps", &err);
     assert_refused(sw_config_set(&c, "train.num_epochs=1", &err), SW_E_USAGE,
                    "the nearest is train.epochs", &err);
+    /* names of other trainers, and words that are in both */
+    assert_refused(sw_config_set(&c, "train.learning_rate=1", &err), SW_E_USAGE,
+                   "the nearest is optimizer.lr ", &err);
+    assert_refused(sw_config_set(&c, "train.batch_size=1", &err), SW_E_USAGE,
+                   "the nearest is train.global_batch ", &err);
+    assert_refused(sw_config_set(&c, "data.max_length=1", &err), SW_E_USAGE,
+                   "the nearest is data.max_source_length ", &err);
+    assert_refused(sw_config_set(&c, "train.batch_rows=1", &err), SW_E_USAGE,
+                   "the nearest is train.global_batch ", &err);
+    assert_refused(sw_config_set(&c, "foo.bar=1", &err), SW_E_USAGE,
+                   "there is no key foo.bar, and none like it; the nearest is ", &err);
+    assert_refused(sw_config_set(&c, "zzz=1", &err), SW_E_USAGE, "and none like it", &err);
     assert_refused(sw_config_set(&c, "optimizer.lrr=1", &err), SW_E_USAGE,
                    "--set: there is no key optimizer.lrr; the nearest is optimizer.lr", &err);
     sw_config_deinit(&c);

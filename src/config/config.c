@@ -64,56 +64,6 @@ sw_code sw_config_settle(struct sw_config *config, struct sw_err *err)
     return code;
 }
 
-/* Is `part` one or several whole words of `name`, as warmup of warmup_steps? */
-static bool has_words(const char *name, const char *part)
-{
-    size_t bytes = strlen(part);
-    for (const char *at = name; bytes > 0 && (at = strstr(at, part)) != NULL; at++)
-        if ((at == name || at[-1] == '_') && (at[bytes] == '\0' || at[bytes] == '_'))
-            return true;
-    return false;
-}
-
-/* How far a mistyped key is from a valid one: as a whole, or by its last part alone when that is
- * closer (the right name, or a part of it, in the wrong section). */
-static int key_distance(const char *key, const char *valid)
-{
-    enum { PART_OF_NAME = 2 };
-    const char *dot = strrchr(key, '.'), *name = dot != NULL ? dot + 1 : key;
-    const char *valid_name = strrchr(valid, '.') + 1;
-    int whole = sw_text_distance(key, valid);
-    int part = sw_text_distance(name, valid_name) + 1;
-    if (part > PART_OF_NAME && (has_words(valid_name, name) || has_words(name, valid_name)))
-        part = PART_OF_NAME;
-    return part < whole ? part : whole;
-}
-
-static int section_distance(const char *name, int index)
-{
-    char section[64];
-    const char *key = sw_options[index].key;
-    snprintf(section, sizeof section, "%.*s", (int)strcspn(key, "."), key);
-    return sw_text_distance(name, section);
-}
-
-sw_code sw_option_unknown(const char *key, const char *where, struct sw_err *err)
-{
-    int best = 0, section = 0;
-    for (int i = 1; i < sw_option_count; i++)
-        if (key_distance(key, sw_options[i].key) < key_distance(key, sw_options[best].key))
-            best = i;
-    for (int i = 1; i < sw_option_count; i++)
-        if (section_distance(key, i) < section_distance(key, section))
-            section = i;
-    if (strchr(key, '.') == NULL &&
-        section_distance(key, section) < key_distance(key, sw_options[best].key))
-        return SW_FAIL(err, SW_E_USAGE, "%s: there is no section %s; the nearest is %.*s", where,
-                       key, (int)strcspn(sw_options[section].key, "."), sw_options[section].key);
-    return SW_FAIL(err, SW_E_USAGE,
-                   "%s: there is no key %s; the nearest is %s (spillway help config lists all)",
-                   where, key, sw_options[best].key);
-}
-
 void sw_config_print(const struct sw_config *config, int index, struct sw_text *out)
 {
     sw_option_print(config, index, out);

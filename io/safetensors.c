@@ -224,17 +224,19 @@ sw_code sw_safetensors_open(const char *path, struct sw_tensor_file **out, struc
 {
     struct sw_tensor_file *file;
     struct sw_json *header = NULL;
+    struct sw_err damage;
     char *text = NULL;
     int64_t bytes = 0;
+    sw_err_init(&damage);
     sw_code code = sw_tensor_file_open(path, "safetensors", &file, err);
     if (code != SW_OK)
         return code;
     code = read_header(file, &text, &bytes, err);
     if (code != SW_OK)
         goto out;
-    code = sw_json_parse(text, bytes, path, &header, err);
+    code = sw_json_parse(text, bytes, "its header", &header, &damage);
     if (code != SW_OK) {
-        code = sw_err_while(err, "reading its safetensors header");
+        code = SW_FAIL(err, code, "%s is damaged: %s", path, damage.text);
         goto out;
     }
     code = parse_header(file, header, err);

@@ -122,7 +122,7 @@ static void an_interrupt_stops_between_rows(void **state)
         assert_true(read(from, line, 1) == 0);
         close(to);
         close(from);
-        expect_in_log(world, "stopped: 1 rows are answered, those behind them are not");
+        expect_in_log(world, "stopped: 1 row is answered, those behind are not");
     }
 }
 
@@ -145,7 +145,7 @@ static void rows_before_a_bad_one_are_answered(void **state)
     assert_int_equal(count_lines(world->out), 2);
     run(world, 0, NULL, "generate --model %s/v10 --input %s --set data.on_bad_row=skip",
         world->directory, path);
-    expect_in_log(world, "skipped 1 bad rows, the first: ");
+    expect_in_log(world, "skipped 1 bad row, the first: ");
     assert_int_equal(count_lines(world->out), 3);
     free(path);
 }

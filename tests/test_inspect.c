@@ -134,7 +134,7 @@ static void test_run(void **state)
     assert_says("steps       2, last loss 2.25\n");
     assert_says("checkpoint  checkpoint-9\ncheckpoint  checkpoint-10\n\n");
     assert_says("run/checkpoint-10: model directory\n");
-    assert_says("state       state.safetensors: 1 tensors, 3 bytes (U8)\n");
+    assert_says("state       state.safetensors: 1 tensor, 3 bytes (U8)\n");
     assert_null(strstr(text.bytes, "tensors\n"));
     put_model("run/final");
     inspect("run");

@@ -92,6 +92,10 @@ static void test_short_files(void **state)
               &err);
     assert_int_equal(sw_machine_host_bytes(&back), 800);
     assert_true(back.triad_bytes_per_second == 5);
+    /* whole numbers as other programs write them */
+    assert_ok(parse("{\"cpus\": 4.0, \"memory_total_bytes\": 6.4e10}", &err), &err);
+    assert_int_equal(back.cpus, 4);
+    assert_true(back.memory_total_bytes == 64000000000);
 }
 
 static void test_refusals(void **state)
@@ -104,6 +108,7 @@ static void test_refusals(void **state)
         {"{\"cpus\": 1}", "memory_total_bytes is missing"},
         {"{\"cpus\": 0, \"memory_total_bytes\": 1}", "cpus must be at least 1"},
         {"{\"cpus\": 1.5, \"memory_total_bytes\": 1}", "cpus must be a whole number"},
+        {"{\"cpus\": 1, \"memory_total_bytes\": 1e300}", "must be a whole number"},
         {"{\"cpus\": 99999999999, \"memory_total_bytes\": 1}", "cpus is out of range"},
         {"{\"cpus\": 1, \"memory_total_bytes\": -5}", "memory_total_bytes is out of range"},
         {"{\"cpus\": 1, \"memory_total_bytes\": 1, \"cpu\": 1}", "cpu is not a key"},

@@ -156,7 +156,7 @@ static const struct {
     {"{\"a\\u001b[2J\":" T("F32", "[1]", 0, 4) "}", 4, 0, "control character (byte 27)"},
     {"[]", 0, 0, "does not start with '{'"},
     {" {}", 0, 0, "does not start with '{'"},
-    {"{", 0, 0, "is not valid JSON"},
+    {"{", 0, 0, "is damaged: its header is not valid JSON"},
     {"{} x", 0, 0, "is not valid JSON"},
     {"{}", 0, 1, "cut short: its header takes 3 bytes, the file has 10"},
     {"{}", 0, INT64_MAX, "the format allows 100000000"},

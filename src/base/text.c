@@ -102,9 +102,14 @@ void sw_text_add_size(struct sw_text *text, int64_t bytes)
     for (; unit < 2 && value >= 1000; unit++)
         value /= 1024;
     if (bytes < 1024)
-        sw_text_add(text, "%lld bytes", (long long)bytes);
+        sw_text_add(text, "%lld byte%s", (long long)bytes, sw_text_plural(bytes));
     else
         sw_text_add(text, "%.1f %s", value, units[unit]);
+}
+
+const char *sw_text_plural(int64_t count)
+{
+    return count == 1 ? "" : "s";
 }
 
 bool sw_text_parse_size(const char *text, int64_t *out_bytes)

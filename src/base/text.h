@@ -28,6 +28,8 @@ void sw_text_add_size(struct sw_text *text, int64_t bytes);
 /* The other way: "4096", "512 MiB", "22.7GiB" (KiB, MiB, GiB, TiB), up to 2^53 bytes. A part of a
  * unit is rounded down to whole bytes; false for a part of a byte, or what is no size. */
 bool sw_text_parse_size(const char *text, int64_t *out_bytes);
+/* What makes a noun behind `count` a plural: "s", or nothing behind 1. */
+const char *sw_text_plural(int64_t count);
 /* Letters to insert, remove, change or swap with their neighbour to make `b` of `a`: how far a
  * mistyped word is off. Of longer words the first 64 bytes count. */
 int sw_text_distance(const char *a, const char *b);

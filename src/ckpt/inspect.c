@@ -97,7 +97,8 @@ static void add_totals(const struct sw_tensor *tensors, int64_t count, struct sw
             seen[seen_count++] = tensors[i].dtype_name;
         bytes += tensors[i].bytes;
     }
-    sw_text_add(out, "%lld tensors, %lld bytes (", (long long)count, (long long)bytes);
+    sw_text_add(out, "%lld tensor%s, %lld bytes (", (long long)count, sw_text_plural(count),
+                (long long)bytes);
     for (int64_t i = 0; i < seen_count; i++)
         sw_text_add(out, "%s%s", i == 0 ? "" : ", ", seen[i]);
     sw_text_add(out, ")\n");

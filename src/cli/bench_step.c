@@ -156,9 +156,10 @@ static sw_code run(struct sw_session *session, int64_t steps, struct measured *o
 static void print_plan(const struct sw_plan *plan)
 {
     const struct sw_plan_rates *rates = &plan->request.rates;
-    printf("plan        %lld rows as %lld micro-batches of %lld; weights %s, optimizer %s, "
+    printf("plan        %lld row%s as %lld micro-batch%s of %lld; weights %s, optimizer %s, "
            "gradients %s, activations %s\n",
-           (long long)plan->request.global_batch, (long long)plan->microbatches,
+           (long long)plan->request.global_batch, sw_text_plural(plan->request.global_batch),
+           (long long)plan->microbatches, plan->microbatches == 1 ? "" : "es",
            (long long)plan->bounds.rows, sw_tier_name(plan->params), sw_tier_name(plan->optimizer),
            sw_tier_name(plan->grads), sw_tier_name(plan->activations));
     printf("rates       products %.1f GFLOP/s, host memory %.2f GB/s, optimizer %.2f GB/s, copies "

@@ -1,4 +1,5 @@
 #include "base/pool.h"
+#include "base/text.h"
 #include "cli/bench_step.h"
 #include "cli/command.h"
 #include "cli/measure_args.h"
@@ -81,10 +82,11 @@ static sw_code bench_optimizer(const struct sw_cli_args *args, struct sw_err *er
         return code;
     code = sw_optim_bench(pool, bytes / 1024 * 64, &bench, err); /* 16 bytes an element */
     if (code == SW_OK)
-        printf("adamw %8.2f GB/s\ntriad %8.2f GB/s\nratio %8.3f\n%s, %lld threads, %lld elements\n",
-               bench.adamw_bytes_per_second / 1e9, bench.triad_bytes_per_second / 1e9, bench.ratio,
-               sw_optim_isa_text(sw_optim_isa()), (long long)sw_pool_workers(pool),
-               (long long)bench.elements);
+        printf(
+            "adamw %8.2f GB/s\ntriad %8.2f GB/s\nratio %8.3f\n%s, %lld thread%s, %lld elements\n",
+            bench.adamw_bytes_per_second / 1e9, bench.triad_bytes_per_second / 1e9, bench.ratio,
+            sw_optim_isa_text(sw_optim_isa()), (long long)sw_pool_workers(pool),
+            sw_text_plural(sw_pool_workers(pool)), (long long)bench.elements);
     sw_pool_close(pool);
     return code;
 }
@@ -98,8 +100,8 @@ static sw_code bench_gemm(const struct sw_cli_args *args, struct sw_err *err)
         return code;
     code = sw_rates_measure_gemm(pool, &rate, err);
     if (code == SW_OK)
-        printf("gemm %10.1f GFLOP/s\nfp32, %lld threads\n", rate / 1e9,
-               (long long)sw_pool_workers(pool));
+        printf("gemm %10.1f GFLOP/s\nfp32, %lld thread%s\n", rate / 1e9,
+               (long long)sw_pool_workers(pool), sw_text_plural(sw_pool_workers(pool)));
     sw_pool_close(pool);
     return code;
 }

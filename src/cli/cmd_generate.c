@@ -124,9 +124,8 @@ static sw_code generate_all(struct generation *g, struct sw_err *err)
         sw_err_init(&bad);
         sw_code code = read_sources(g, &count, &bad);
         if (sw_stop_asked())
-            return SW_FAIL(err, SW_E_STOPPED,
-                           "stopped: %lld rows are answered, those behind them are not",
-                           (long long)g->done);
+            return SW_FAIL(err, SW_E_STOPPED, "stopped: %lld row%s answered, those behind are not",
+                           (long long)g->done, g->done == 1 ? " is" : "s are");
         if (count > 0 && answer(g, count, err) != SW_OK)
             return err->code;
         if (code != SW_OK)
@@ -136,7 +135,8 @@ static sw_code generate_all(struct generation *g, struct sw_err *err)
     }
     g->skipped += sw_rows_skipped(g->input);
     if (g->skipped > 0)
-        sw_progress_say(&g->session.progress, "skipped %lld bad rows%s%s", (long long)g->skipped,
+        sw_progress_say(&g->session.progress, "skipped %lld bad row%s%s%s", (long long)g->skipped,
+                        sw_text_plural(g->skipped),
                         sw_rows_skipped(g->input) > 0 ? ", the first: " : "",
                         sw_rows_first_skipped(g->input));
     return SW_OK;

@@ -58,7 +58,8 @@ static sw_code run(const struct sw_cli_args *args, struct sw_err *err)
     if (code == SW_OK)
         code = sw_tokenize_file(input, tokenizer, &options, stdout, &counts, err);
     if (code == SW_OK && counts.skipped > 0)
-        fprintf(stderr, "%lld bad rows were skipped\n", (long long)counts.skipped);
+        fprintf(stderr, "%lld bad row%s skipped\n", (long long)counts.skipped,
+                counts.skipped == 1 ? " was" : "s were");
     sw_tokenizer_close(tokenizer);
     sw_config_deinit(&config);
     return code;

@@ -177,9 +177,10 @@ static sw_code check_ranks(const struct sw_config *c, struct sw_err *err)
                        "devices.count is %lld, parallel.pipeline x parallel.data is %lld",
                        (long long)c->devices.count, ranks);
     if (c->devices.list.count > 0 && c->devices.list.count != ranks)
-        return SW_FAIL(err, SW_E_USAGE,
-                       "devices.list names %lld devices, parallel.pipeline x parallel.data is %lld",
-                       (long long)c->devices.list.count, ranks);
+        return SW_FAIL(
+            err, SW_E_USAGE,
+            "devices.list names %lld device%s, parallel.pipeline x parallel.data is %lld",
+            (long long)c->devices.list.count, sw_text_plural(c->devices.list.count), ranks);
     return SW_OK;
 }
 

@@ -1,5 +1,7 @@
 #include "optim/optim.h"
 
+#include "base/text.h"
+
 #include <float.h>
 #include <math.h>
 
@@ -128,9 +130,9 @@ sw_code sw_optim_settings_check(const struct sw_optim_settings *s, struct sw_err
                        "optimizer.max_grad_norm: 0");
     bool ends = s->schedule == SW_SCHEDULE_LINEAR || s->schedule == SW_SCHEDULE_COSINE;
     if (ends && s->total_steps > 0 && s->warmup_steps > s->total_steps)
-        return SW_FAIL(err, SW_E_USAGE,
-                       "optimizer.warmup_steps: %lld is more than the run's %lld steps",
-                       (long long)s->warmup_steps, (long long)s->total_steps);
+        return SW_FAIL(
+            err, SW_E_USAGE, "optimizer.warmup_steps: %lld is more than the run's %lld step%s",
+            (long long)s->warmup_steps, (long long)s->total_steps, sw_text_plural(s->total_steps));
     return SW_OK;
 }
 

@@ -111,9 +111,10 @@ sw_code sw_plan_assign_stages(struct sw_plan *plan, struct sw_err *err)
     if (plan->stages > layers)
         return SW_FAIL(
             err, SW_E_USAGE,
-            "parallel.pipeline: %d stages for a model of %lld encoder and decoder blocks; "
+            "parallel.pipeline: %d stage%s for a model of %lld encoder and decoder block%s; "
             "at most one a block",
-            (int)plan->stages, (long long)layers);
+            (int)plan->stages, sw_text_plural(plan->stages), (long long)layers,
+            sw_text_plural(layers));
     for (int64_t i = 0; i < model->block_count; i++)
         plan->block_stage[i] = is_layer(&model->blocks[i]) ? (int32_t)(++layer % plan->stages) : 0;
     if (plan->schedule != SW_SCHEDULE_LAYERED && !assign_contiguous(plan, layers))

@@ -112,8 +112,9 @@ static void print_grid(const struct sw_plan *plan, struct sw_text *out)
     if (plan->ranks == 1)
         return;
     sw_text_add(out,
-                "grid       %d stages x %d replicas, ZeRO stage %d within a stage's replicas\n",
-                (int)plan->stages, (int)plan->replicas, plan->request.zero);
+                "grid       %d stage%s x %d replica%s, ZeRO stage %d within a stage's replicas\n",
+                (int)plan->stages, sw_text_plural(plan->stages), (int)plan->replicas,
+                sw_text_plural(plan->replicas), plan->request.zero);
     print_schedule(plan, out);
     sw_text_add(out, "\n%6s %6s %8s %8s %8s %12s\n", "rank", "stage", "replica", "device", "blocks",
                 "memory, MiB");
@@ -156,17 +157,21 @@ static const char *binding(const struct sw_plan *plan)
 void sw_plan_print(const struct sw_plan *plan, struct sw_text *out)
 {
     const struct sw_model *model = plan->request.model;
-    sw_text_add(out, "model      %lld parameters in %lld units, %lld blocks\n",
+    sw_text_add(out, "model      %lld parameters in %lld unit%s, %lld block%s\n",
                 (long long)model->elements, (long long)model->unit_count,
-                (long long)model->block_count);
+                sw_text_plural(model->unit_count), (long long)model->block_count,
+                sw_text_plural(model->block_count));
     if (plan->request.purpose == SW_FOR_TRAINING)
-        sw_text_add(out, "step       %lld rows as %lld micro-batches of %lld, %s; %s\n",
-                    (long long)plan->request.global_batch, (long long)plan->microbatches,
-                    (long long)plan->bounds.rows, sw_dtype_name(plan->request.compute),
+        sw_text_add(out, "step       %lld row%s as %lld micro-batch%s of %lld, %s; %s\n",
+                    (long long)plan->request.global_batch,
+                    sw_text_plural(plan->request.global_batch), (long long)plan->microbatches,
+                    plan->microbatches == 1 ? "" : "es", (long long)plan->bounds.rows,
+                    sw_dtype_name(plan->request.compute),
                     plan->recompute ? "blocks' insides recomputed in backward"
                                     : "blocks' insides kept for backward");
-    sw_text_add(out, "bounds     %lld source and %lld target tokens a row\n",
-                (long long)plan->bounds.source_length, (long long)plan->bounds.target_length);
+    sw_text_add(out, "bounds     %lld source and %lld target token%s a row\n",
+                (long long)plan->bounds.source_length, (long long)plan->bounds.target_length,
+                sw_text_plural(plan->bounds.target_length));
     sw_text_add(out, "homes      weights %s, optimizer %s, gradients %s, activations %s\n\n",
                 sw_tier_name(plan->params), sw_tier_name(plan->optimizer),
                 sw_tier_name(plan->grads), sw_tier_name(plan->activations));

@@ -7,11 +7,13 @@
 
 #include <inttypes.h>
 #include <limits.h>
+#include <math.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { MAX_FILE_BYTES = 1 << 20, FORMAT_VERSION = 1 };
+static const double MOST_WHOLE = 9007199254740992.0; /* 2^53 */
 
 /* One table of fields serves reading and writing. */
 enum field_kind { COUNT, NODE, BYTES, LIMIT, RATE, FLAG, NAME };
@@ -202,7 +204,11 @@ static sw_code read_whole(const struct field *field, const struct sw_json *value
 {
     bool small = field->kind == COUNT || field->kind == NODE;
     int64_t least = field->kind == NODE || field->kind == LIMIT ? -1 : 0, whole;
-    if (!sw_json_to_integer(value, &whole))
+    double real;
+    if (!sw_json_to_integer(value, &whole) && sw_json_to_double(value, &real) &&
+        fabs(real) <= MOST_WHOLE && real == floor(real)) /* 1e9, as many programs write it */
+        whole = (int64_t)real;
+    else if (!sw_json_to_integer(value, &whole))
         return refuse(place, field->key, "must be a whole number", err);
     if (whole < least || (small && whole > INT_MAX))
         return refuse(place, field->key, "is out of range", err);

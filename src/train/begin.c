@@ -19,12 +19,13 @@ static sw_code load_rows(struct sw_run *run, struct sw_err *err)
     if (config->train.steps == 0)
         run->steps = sw_batcher_steps(rows, config->train.epochs, config->train.global_batch);
     if (run->steps <= 0)
-        return SW_FAIL(err, SW_E_USAGE, "train.epochs: %lld epochs of %lld rows are too many",
-                       (long long)config->train.epochs, (long long)rows);
+        return SW_FAIL(err, SW_E_USAGE, "train.epochs: %lld epochs of %lld row%s are too many",
+                       (long long)config->train.epochs, (long long)rows, sw_text_plural(rows));
     if (run->resumed != NULL && run->state.rows != rows)
         sw_progress_say(&run->session.progress,
-                        "note: %s has %lld rows, the run began with %lld: steps see other rows",
-                        config->data.train, (long long)rows, (long long)run->state.rows);
+                        "note: %s has %lld row%s, the run began with %lld: steps see other rows",
+                        config->data.train, (long long)rows, sw_text_plural(rows),
+                        (long long)run->state.rows);
     run->state.rows = rows;
     const struct sw_batcher_options options = {.global_batch = config->train.global_batch,
                                                .shuffle = config->data.shuffle,
@@ -155,17 +156,19 @@ static void warn_of_stopping(struct sw_run *run)
 static void introduce(struct sw_run *run)
 {
     const struct sw_plan *plan = run->session.plan;
-    sw_progress_say(&run->session.progress,
-                    "%s: %.1f M parameters, %s on %s; %lld steps of %lld rows in micro-batches of "
-                    "%lld%s%s",
-                    run->session.model_path, (double)run->session.model->elements / 1e6,
-                    sw_dtype_name(plan->request.compute), run->session.device->name,
-                    (long long)run->steps, (long long)run->config->train.global_batch,
-                    (long long)plan->bounds.rows, plan->recompute ? ", recomputing" : "",
-                    run->resumed != NULL ? "; resumed" : "");
+    sw_progress_say(
+        &run->session.progress,
+        "%s: %.1f M parameters, %s on %s; %lld step%s of %lld row%s in micro-batches of "
+        "%lld%s%s",
+        run->session.model_path, (double)run->session.model->elements / 1e6,
+        sw_dtype_name(plan->request.compute), run->session.device->name, (long long)run->steps,
+        sw_text_plural(run->steps), (long long)run->config->train.global_batch,
+        sw_text_plural(run->config->train.global_batch), (long long)plan->bounds.rows,
+        plan->recompute ? ", recomputing" : "", run->resumed != NULL ? "; resumed" : "");
     if (plan->ranks > 1)
-        sw_progress_say(&run->session.progress, "  %d stages x %d replicas, %s, ZeRO %d",
-                        (int)plan->stages, (int)plan->replicas, sw_schedule_name(plan->schedule),
+        sw_progress_say(&run->session.progress, "  %d stage%s x %d replica%s, %s, ZeRO %d",
+                        (int)plan->stages, sw_text_plural(plan->stages), (int)plan->replicas,
+                        sw_text_plural(plan->replicas), sw_schedule_name(plan->schedule),
                         plan->request.zero);
     if (run->resumed != NULL)
         sw_progress_say(&run->session.progress, "  from %s, step %lld", run->resumed,

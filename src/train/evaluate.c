@@ -1,5 +1,6 @@
 #include "train/evaluate.h"
 
+#include "base/text.h"
 #include "data/batcher.h"
 
 static void show_rows(void *context, int64_t rows, int64_t bytes_read, int64_t file_bytes)
@@ -28,20 +29,23 @@ sw_code sw_session_dataset(struct sw_session *session, const char *path, struct 
         return code;
     const struct sw_dataset_statistics *statistics = sw_dataset_statistics(*out);
     sw_progress_say(&session->progress,
-                    "%s: %lld rows, %lld source and %lld target tokens, the longest %lld and %lld",
-                    path, (long long)statistics->rows, (long long)statistics->source_tokens,
-                    (long long)statistics->target_tokens, (long long)statistics->longest_source,
-                    (long long)statistics->longest_target);
+                    "%s: %lld row%s, %lld source and %lld target tokens, the longest %lld and %lld",
+                    path, (long long)statistics->rows, sw_text_plural(statistics->rows),
+                    (long long)statistics->source_tokens, (long long)statistics->target_tokens,
+                    (long long)statistics->longest_source, (long long)statistics->longest_target);
     if (statistics->truncated_sources + statistics->truncated_targets > 0)
         sw_progress_say(
             &session->progress,
-            "  cut to data.max_source_length %lld: %lld rows; to "
-            "data.max_target_length %lld: %lld rows",
+            "  cut to data.max_source_length %lld: %lld row%s; to "
+            "data.max_target_length %lld: %lld row%s",
             (long long)config->data.max_source_length, (long long)statistics->truncated_sources,
-            (long long)config->data.max_target_length, (long long)statistics->truncated_targets);
+            sw_text_plural(statistics->truncated_sources),
+            (long long)config->data.max_target_length, (long long)statistics->truncated_targets,
+            sw_text_plural(statistics->truncated_targets));
     if (statistics->skipped > 0)
-        sw_progress_say(&session->progress, "  skipped %lld bad rows, the first: %s",
-                        (long long)statistics->skipped, sw_dataset_first_skipped(*out));
+        sw_progress_say(&session->progress, "  skipped %lld bad row%s, the first: %s",
+                        (long long)statistics->skipped, sw_text_plural(statistics->skipped),
+                        sw_dataset_first_skipped(*out));
     return SW_OK;
 }
 

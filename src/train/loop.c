@@ -1,6 +1,7 @@
 #include "train/run.h"
 
 #include "base/mem.h"
+#include "base/text.h"
 #include "exec/executor.h"
 #include "train/evaluate.h"
 
@@ -112,8 +113,9 @@ static sw_code evaluate(struct sw_run *run, struct sw_err *err)
         code = sw_metrics_evaluation(run->evaluations, step, loss, tokens, sw_seconds_now() - begin,
                                      err);
     if (code == SW_OK)
-        sw_progress_say(&run->session.progress, "step %lld: loss %.4f on %s (%lld tokens)",
-                        (long long)step, loss, run->config->data.eval, (long long)tokens);
+        sw_progress_say(&run->session.progress, "step %lld: loss %.4f on %s (%lld token%s)",
+                        (long long)step, loss, run->config->data.eval, (long long)tokens,
+                        sw_text_plural(tokens));
     return code;
 }
 

@@ -4,6 +4,7 @@
 
 #include "base/file.h"
 #include "base/mem.h"
+#include "base/text.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -146,10 +147,10 @@ sw_code sw_run_check_left(struct sw_run *run, struct sw_err *err)
         done = (long long)run->ended_after;
     if (done > steps)
         return SW_FAIL(err, SW_E_USAGE,
-                       "%s asks for %lld steps, of which the run in %s has done %lld already; ask "
+                       "%s asks for %lld step%s, of which the run in %s has done %lld already; ask "
                        "for more, or choose another output.dir",
-                       run->config->train.steps > 0 ? "train.steps" : "train.epochs", steps, output,
-                       done);
+                       run->config->train.steps > 0 ? "train.steps" : "train.epochs", steps,
+                       sw_text_plural(steps), output, done);
     if (run->resumed == NULL && done > 0 && done < steps)
         return SW_FAIL(
             err, SW_E_USAGE,
@@ -159,9 +160,10 @@ sw_code sw_run_check_left(struct sw_run *run, struct sw_err *err)
             output, done, steps, output);
     run->finished = done == steps && (has_final(run) || !run->config->output.final);
     if (run->finished)
-        fprintf(stderr, "the run in %s is finished: all %lld steps are done%s%s%s; nothing to do\n",
-                output, steps, has_final(run) ? ", the model is in " : "",
-                has_final(run) ? output : "", has_final(run) ? "/final" : "");
+        fprintf(stderr, "the run in %s is finished: %s%lld step%s done%s%s%s; nothing to do\n",
+                output, steps == 1 ? "its " : "all ", steps, steps == 1 ? " is" : "s are",
+                has_final(run) ? ", the model is in " : "", has_final(run) ? output : "",
+                has_final(run) ? "/final" : "");
     return SW_OK;
 }
 

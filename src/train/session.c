@@ -2,6 +2,7 @@
 
 #include "base/file.h"
 #include "base/json.h"
+#include "base/text.h"
 #include "io/measure.h"
 #include "kernels/comm.h"
 
@@ -212,9 +213,10 @@ static sw_code list_devices(struct sw_session *session, const struct sw_plan_req
                        (long long)ranks, (int)SW_SESSION_RANKS);
     if (config->devices.count > 0 && config->devices.count != ranks &&
         request->purpose != SW_FOR_GENERATION)
-        return SW_FAIL(err, SW_E_USAGE,
-                       "devices.count: %lld, but parallel.pipeline x parallel.data make %lld ranks",
-                       (long long)config->devices.count, (long long)ranks);
+        return SW_FAIL(
+            err, SW_E_USAGE,
+            "devices.count: %lld, but parallel.pipeline x parallel.data make %lld rank%s",
+            (long long)config->devices.count, (long long)ranks, sw_text_plural(ranks));
     sw_code code = session->device->count(&count, err);
     for (int64_t i = 0; i < list->count && code == SW_OK; i++)
         if (session->device->asynchronous && list->items[i] >= count)
@@ -222,14 +224,14 @@ static sw_code list_devices(struct sw_session *session, const struct sw_plan_req
                            (long long)list->items[i], count);
     if (code == SW_OK && list->count > 0 && list->count < ranks)
         code =
-            SW_FAIL(err, SW_E_USAGE, "devices.list: %lld devices for %lld ranks; name one a rank",
-                    (long long)list->count, (long long)ranks);
+            SW_FAIL(err, SW_E_USAGE, "devices.list: %lld device%s for %lld ranks; name one a rank",
+                    (long long)list->count, sw_text_plural(list->count), (long long)ranks);
     if (code == SW_OK && list->count == 0 && session->device->asynchronous && ranks > count)
         code =
             SW_FAIL(err, SW_E_USAGE,
-                    "parallel.pipeline x parallel.data: %lld ranks, but %d GPUs; ranks share one "
+                    "parallel.pipeline x parallel.data: %lld ranks, but %d GPU%s; ranks share one "
                     "when devices.list repeats it",
-                    (long long)ranks, count);
+                    (long long)ranks, count, sw_text_plural(count));
     for (int64_t i = 0; i < ranks && code == SW_OK; i++)
         session->devices[i] = !session->device->asynchronous ? 0
                               : list->count > 0              ? (int32_t)list->items[i]

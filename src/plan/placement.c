@@ -50,6 +50,8 @@ struct search {
     enum sw_tier counted_activations;
     bool counted_recompute;
     enum sw_tier wanted[KINDS], wanted_activations;
+    struct genes *priced; /* owned: so that none is priced twice */
+    int64_t priced_count, priced_capacity;
     struct genes best;
     double best_seconds;
     bool found;
@@ -306,12 +308,51 @@ static bool may_be_resident(const struct search *search)
     return !training(search) || sw_plan_may_step_on_device(&search->plan->request);
 }
 
+static bool are_same(const struct genes *a, const struct genes *b)
+{
+    return a->schedule == b->schedule && a->rows == b->rows && a->recompute == b->recompute &&
+           a->activations == b->activations && a->activation_slots == b->activation_slots &&
+           a->slots == b->slots && a->chunk_bytes == b->chunk_bytes &&
+           memcmp(a->device, b->device, sizeof a->device) == 0 &&
+           memcmp(a->host, b->host, sizeof a->host) == 0;
+}
+
+/* Slots that a pool of the plan at hand has; more of them would be of no use. */
+static int64_t slots_in_use(const struct sw_plan *plan)
+{
+    int64_t most = 0;
+    for (int32_t s = 0; s < plan->stages; s++)
+        for (int pool = 0; pool < SW_POOL_KINDS; pool++) {
+            int64_t weights = plan->stage[s].weight_pools[pool].slots;
+            int64_t gradients = plan->stage[s].gradient_pools[pool].slots;
+            most = weights > most ? weights : most;
+            most = gradients > most ? gradients : most;
+        }
+    return most;
+}
+
+/* Notes that the candidate that the plan now is will be priced; false: one that is as good was. */
+static bool is_new(struct search *search, const struct genes *genes)
+{
+    struct genes used = *genes;
+    used.slots = slots_in_use(search->plan);
+    for (int64_t i = 0; i < search->priced_count; i++)
+        if (are_same(&search->priced[i], &used))
+            return false;
+    if (sw_array_reserve((void **)&search->priced, &search->priced_capacity, search->priced_count,
+                         sizeof *search->priced))
+        search->priced[search->priced_count++] = used;
+    else
+        search->failed = true;
+    return true;
+}
+
 /* Price a candidate that fits, and keep the best. */
 static sw_code consider(struct search *search, const struct genes *genes, struct sw_err *err)
 {
     struct sw_plan *plan = search->plan;
-    struct sw_simulation simulation = {0};
-    if (!fits(search, genes))
+    struct sw_simulation simulation = {.give_up_seconds = search->found ? search->best_seconds : 0};
+    if (!fits(search, genes) || !is_new(search, genes))
         return SW_OK;
     sw_code code = SW_OK;
     if (training(search))
@@ -729,5 +770,6 @@ sw_code sw_plan_place(struct sw_plan *plan, struct sw_err *err)
     if (code == SW_OK && search.failed)
         code = SW_FAIL(err, SW_E_MEMORY, "no memory for a plan");
     free(search.order);
+    free(search.priced);
     return code;
 }

@@ -22,6 +22,7 @@ struct clock {
     void *context;
     struct running *running; /* [queue_count] */
     int32_t *done;           /* [queue_count] */
+    int32_t *met;            /* [queue_count] waits of the next op that are known to be over */
     int32_t *active;         /* [queue_count] queues with an op under way */
     int32_t active_count;
     int32_t *stirred; /* [queue_count] queues whose next op may start now */
@@ -64,11 +65,11 @@ enum sw_resource sw_simulation_busiest(const struct sw_simulation *simulation)
     return (enum sw_resource)busiest;
 }
 
-/* The queue that an op still waits for; -1: none. */
-static int32_t awaited(const struct clock *clock, const struct sw_op *op)
+/* The queue that the next op of queue `q` still waits for; -1: none. */
+static int32_t awaited(struct clock *clock, int32_t q, const struct sw_op *op)
 {
-    for (int32_t i = 0; i < op->wait_count; i++) {
-        const struct sw_wait *wait = &clock->program->waits[op->first_wait + i];
+    for (int32_t *i = &clock->met[q]; *i < op->wait_count; ++*i) {
+        const struct sw_wait *wait = &clock->program->waits[op->first_wait + *i];
         if (clock->done[wait->queue] < wait->count)
             return wait->queue;
     }
@@ -90,6 +91,7 @@ static void account(struct clock *clock, const struct sw_op_cost *cost)
 static void finish(struct clock *clock, int32_t queue)
 {
     clock->done[queue]++;
+    clock->met[queue] = 0;
     int32_t waiter = clock->first_waiter[queue];
     clock->first_waiter[queue] = -1;
     for (; waiter >= 0; waiter = clock->next_waiter[waiter])
@@ -103,7 +105,7 @@ static void start_queue(struct clock *clock, int32_t q)
     const struct sw_queue *queue = &clock->program->queues[q];
     while (running->op == NULL && clock->done[q] < queue->count) {
         const struct sw_op *op = &clock->program->ops[queue->ops[clock->done[q]]];
-        int32_t wanted = awaited(clock, op);
+        int32_t wanted = awaited(clock, q, op);
         if (wanted >= 0) {
             clock->next_waiter[q] = clock->first_waiter[wanted];
             clock->first_waiter[wanted] = q;
@@ -210,11 +212,12 @@ static bool open_clock(struct clock *clock)
     clock->device_seconds = sw_calloc(places, sizeof *clock->device_seconds);
     clock->load = sw_calloc(places, sizeof *clock->load);
     clock->running = sw_calloc(queues, sizeof *clock->running);
-    clock->done = sw_calloc(5 * queues, sizeof *clock->done);
+    clock->done = sw_calloc(6 * queues, sizeof *clock->done);
     if (clock->device_seconds == NULL || clock->load == NULL || clock->running == NULL ||
         clock->done == NULL)
         return false;
-    clock->active = clock->done + queues;
+    clock->met = clock->done + queues;
+    clock->active = clock->met + queues;
     clock->stirred = clock->active + queues;
     clock->first_waiter = clock->stirred + queues;
     clock->next_waiter = clock->first_waiter + queues;
@@ -229,6 +232,8 @@ sw_code sw_program_simulate(const struct sw_program *program, sw_op_cost_fn cost
                             bool overlap, struct sw_simulation *out, struct sw_err *err)
 {
     struct clock clock = {.program = program, .cost = cost, .context = context};
+    double limit = out->give_up_seconds;
+    clock.result.give_up_seconds = limit;
     clock.result.queue_seconds = out->queue_seconds;
     sw_code code = SW_OK;
     if (!open_clock(&clock)) {
@@ -237,9 +242,10 @@ sw_code sw_program_simulate(const struct sw_program *program, sw_op_cost_fn cost
     } else if (overlap) {
         do
             start_ops(&clock);
-        while (advance(&clock));
+        while ((limit <= 0 || clock.now < limit) && advance(&clock));
         for (int32_t q = 0; q < program->queue_count; q++)
-            sw_assert(clock.done[q] == program->queues[q].count);
+            sw_assert((limit > 0 && clock.now >= limit) ||
+                      clock.done[q] == program->queues[q].count);
     } else {
         run_serially(&clock);
     }

@@ -46,8 +46,10 @@ struct sw_simulation {
     double busy_seconds[SW_LANES];         /* an op under way, however slowly */
     double resource_seconds[SW_RESOURCES]; /* of full use: seconds times load; of the device with
                                               the most */
-    double *queue_seconds; /* borrowed [queue_count], set before; as busy_seconds. NULL: not wanted
-                            */
+    double give_up_seconds; /* set before: when the makespan will be that much or more, stop there;
+                               0: go on to the end */
+    double *queue_seconds;  /* borrowed [queue_count], set before; as busy_seconds. NULL: not wanted
+                             */
 };
 
 /* Each lane runs its ops in order, one at a time, each as soon as its waits are over; where ops ask

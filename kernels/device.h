@@ -27,6 +27,7 @@ enum sw_stream_kind {
     SW_STREAM_SEND,
     SW_STREAM_RECV,
     SW_STREAM_COLLECTIVE,
+    SW_STREAM_OPTIMIZER, /* steps and norms, beside what computes */
     SW_STREAM_KINDS
 };
 

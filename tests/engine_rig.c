@@ -97,6 +97,7 @@ static struct sw_plan_request make_request(const struct rig *rig, const struct s
         .schedule = setup->schedule,
         .mailbox = setup->mailbox,
         .device_is_remote = setup->remote,
+        .where = setup->where,
     };
 }
 
@@ -246,6 +247,9 @@ static struct outcome run(struct rig *rig)
     outcome.optimizer = rig->plan->optimizer;
     outcome.grads = rig->plan->grads;
     outcome.activations = rig->plan->activations;
+    outcome.streamed = 0;
+    for (int64_t i = 0; i < rig->model->unit_count; i++)
+        outcome.streamed += rig->plan->homes[i].streamed;
     outcome.micro_batch = rig->plan->bounds.rows;
     outcome.schedule = rig->plan->schedule;
     return outcome;

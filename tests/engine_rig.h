@@ -19,6 +19,7 @@ struct setup {
     const char *freeze; /* NULL: nothing */
     /* Tiers; 0: auto */
     enum sw_tier params, optimizer, grads, activations;
+    enum sw_step_where where;
     int64_t prefetch_depth, chunk_bytes, device_memory_bytes, host_memory_bytes;
     const struct sw_aio_method *method;
     bool verify;
@@ -61,6 +62,7 @@ struct outcome {
     struct sw_slot_pool slots; /* of blocks' weights */
     int64_t total_bytes[SW_TIERS];
     enum sw_tier params, optimizer, grads, activations; /* farthest homes */
+    int64_t streamed;                                   /* units */
     int64_t micro_batch;                                /* as planned */
     enum sw_schedule schedule;
 };

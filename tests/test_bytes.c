@@ -79,6 +79,8 @@ static struct sw_plan_request make_request(const uint32_t *random, const struct 
         .nvme_directories = 1,
         .prefetch_depth = random[2] / 32 % 6 + 1,
         .chunk_bytes = random[0] / 16 % 2 == 0 ? 4096 : 1 << 20,
+        .where = random[0] / 32 % 3 == 0 && optim->name == SW_OPTIM_ADAMW ? SW_STEP_STREAM
+                                                                          : SW_STEP_AUTO,
         .overlap = true,
     };
 }
@@ -198,8 +200,9 @@ static void add_gradient(const struct sw_plan *plan, int64_t unit, struct bytes 
     if (plan->replicas > 1)
         want->lane[SW_LANE_COLLECTIVE] += of_the_others(plan, elements * (everywhere ? 8 : 4)) *
                                           (is_summed(plan, unit) ? plan->microbatches : 1);
-    if (optim->early_step) { /* not held: straight into the rotating buffers */
-        if (states != SW_TIER_DEVICE)
+    bool streamed = plan->homes[unit].streamed; /* then it is stepped where it is */
+    if (optim->early_step) {                    /* not held: straight into the rotating buffers */
+        if (!streamed && states != SW_TIER_DEVICE)
             want->lane[SW_LANE_D2H] += gradient_passes * elements * 4;
         return;
     }
@@ -207,7 +210,7 @@ static void add_gradient(const struct sw_plan *plan, int64_t unit, struct bytes 
                                (!is_cut(plan, unit, 2) || is_summed(plan, unit));
     if (!accumulates_at_home)
         want->lane[SW_LANE_D2H] += bytes * (everywhere ? plan->replicas : 1);
-    if (states != SW_TIER_DEVICE && home == SW_TIER_DEVICE)
+    if (states != SW_TIER_DEVICE && home == SW_TIER_DEVICE && !streamed)
         want->lane[SW_LANE_D2H] += gradient_passes * bytes;
     if (home == SW_TIER_NVME) {
         want->lane[SW_LANE_SPILL] += bytes;
@@ -230,6 +233,14 @@ static void add_states(const struct sw_plan *plan, int64_t unit, struct bytes *w
                      : is_cut(plan, unit, 3)             ? 1
                                                          : plan->replicas;
     passes_of(optim, &gradient_passes, &master_passes);
+    bool streamed = plan->homes[unit].streamed;
+    if (streamed) { /* up, and down with the new weights, where those are elsewhere */
+        bool there = optim->early_step || plan->homes[unit].gradient == SW_TIER_DEVICE;
+        int64_t gradient = there ? 0 : optim->grads == SW_BF16 ? 2 : 4;
+        want->lane[SW_LANE_STATE_UP] += elements * (4 + moments + gradient);
+        want->lane[SW_LANE_STATE_DOWN] +=
+            elements * (4 + moments + (own && weights != SW_TIER_DEVICE ? width : 0));
+    }
     if (states == SW_TIER_NVME) {
         want->lane[SW_LANE_STATE_READ] += master_passes * elements * (4 + moments);
         want->lane[SW_LANE_STATE_WRITE] += elements * (4 + moments);
@@ -237,7 +248,9 @@ static void add_states(const struct sw_plan *plan, int64_t unit, struct bytes *w
     if (states != SW_TIER_DEVICE && own && weights == SW_TIER_NVME)
         want->lane[SW_LANE_STATE_WRITE] += elements * width;
     if (states != SW_TIER_DEVICE && own && weights == SW_TIER_DEVICE)
-        want->lane[SW_LANE_H2D] += copies * elements * width;
+        want->lane[streamed ? SW_LANE_COLLECTIVE : SW_LANE_H2D] +=
+            streamed ? of_the_others(plan, is_cut(plan, unit, 3) ? 0 : elements * width)
+                     : copies * elements * width;
     if (states == SW_TIER_DEVICE && weights == SW_TIER_DEVICE && is_cut(plan, unit, 1) &&
         !is_cut(plan, unit, 3))
         want->lane[SW_LANE_COLLECTIVE] += of_the_others(plan, elements * width);

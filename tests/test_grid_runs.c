@@ -82,6 +82,8 @@ static struct setup draw(uint32_t seed)
     setup.chunk_bytes = one_in(&dice, 2) ? 4096 << throw_die(&dice, 4) : 0;
     setup.verify = one_in(&dice, 3);
     if (one_in(&dice, 3))
+        setup.where = SW_STEP_STREAM; /* adafactor is refused */
+    if (one_in(&dice, 3))
         setup.device_memory_bytes = (int64_t)(200 + throw_die(&dice, 1800))
                                     << (setup.wide ? 13 : 10);
     return setup;
@@ -93,17 +95,18 @@ static void describe(uint32_t seed, const struct setup *s)
 {
     snprintf(description, sizeof description,
              "SPILLWAY_SEED=%u: pipeline %d, data %d, zero %d, %s, micro-batch %lld, blocks %d+%d"
-             "%s%s%s, %s%s%s%s%s, weights %s, states %s, gradients %s, activations %s%s%s%s, "
+             "%s%s%s, %s%s%s%s%s%s, weights %s, states %s, gradients %s, activations %s%s%s%s, "
              "cap %lld",
              seed, s->pipeline, s->data, s->zero, sw_schedule_name(s->schedule),
              (long long)s->micro_batch, s->encoder, s->decoder, s->wide ? " wide" : "",
              s->untied ? " untied" : "", s->bf16 ? " bf16" : "",
              s->adafactor ? "adafactor" : "adamw", s->early ? " early" : "",
              s->split ? " split" : "", s->bf16_grads ? " bf16 gradients" : "",
-             s->freeze != NULL ? " frozen" : "", sw_tier_name(s->params),
-             sw_tier_name(s->optimizer), sw_tier_name(s->grads), sw_tier_name(s->activations),
-             s->recompute ? ", recomputed" : "", s->serial ? ", serial" : "",
-             s->mailbox ? ", mailboxes" : "", (long long)s->device_memory_bytes);
+             s->freeze != NULL ? " frozen" : "", s->where == SW_STEP_STREAM ? " streamed" : "",
+             sw_tier_name(s->params), sw_tier_name(s->optimizer), sw_tier_name(s->grads),
+             sw_tier_name(s->activations), s->recompute ? ", recomputed" : "",
+             s->serial ? ", serial" : "", s->mailbox ? ", mailboxes" : "",
+             (long long)s->device_memory_bytes);
 }
 
 static void on_alarm(int number)
@@ -129,6 +132,7 @@ static struct setup plain(const struct setup *setup, const struct outcome *have)
     out.micro_batch = have->micro_batch;
     out.recompute = out.serial = out.mailbox = out.verify = false;
     out.params = out.optimizer = out.grads = out.activations = SW_TIER_AUTO;
+    out.where = SW_STEP_AUTO;
     out.prefetch_depth = out.chunk_bytes = out.device_memory_bytes = 0;
     return out;
 }

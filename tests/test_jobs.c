@@ -172,7 +172,8 @@ static void settings_are_refused_before_anything_is_done(void **state)
         int status;
         const char *part;
     } cases[] = {
-        {"--set optimizer.where=stream", 2, "optimizer.where: on the cpu"},
+        {"--set optimizer.where=stream --set optimizer.name=adafactor", 2,
+         "optimizer.where: stream clashes with optimizer.name: adafactor"},
         {"--set optimizer.where=device", 2, "optimizer.where: on the cpu"},
         {"--set precision.compute=fp16", 2, "precision.compute"},
         {"--set data.train=@/none.jsonl", 2, "data.train: there is no file"},

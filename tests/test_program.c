@@ -146,7 +146,10 @@ static bool turn_queue(struct run *run, int32_t index, bool prefer_end)
 {
     const struct sw_queue *queue = &run->program->queues[index];
     int32_t flying = run->started[index] - run->done[index];
-    int32_t depth = index % SW_LANES >= SW_LANE_STATE_READ ? 4 : 1;
+    int32_t lane = index % SW_LANES;
+    bool deep =
+        lane >= SW_LANE_STATE_READ || lane == SW_LANE_STATE_UP || lane == SW_LANE_STATE_DOWN;
+    int32_t depth = deep ? 4 : 1;
     const struct sw_op *next = run->started[index] < queue->count && flying < depth
                                    ? &run->program->ops[queue->ops[run->started[index]]]
                                    : NULL;
@@ -163,7 +166,7 @@ static bool turn_queue(struct run *run, int32_t index, bool prefer_end)
 }
 
 /* Start and finish ops in a random order that waits and lanes allow; several are in flight, of the
- * drives' lanes up to 4 each. */
+ * drives' lanes and those of states up to 4 each. */
 static void run_randomly(const struct sw_program *program, const struct version *seen,
                          uint32_t seed)
 {
@@ -243,7 +246,7 @@ static void so_they_do_over_grids(void **state)
     sw_optim_settings_init(&optim, SW_OPTIM_ADAMW);
     struct sw_model *model = make_model(4, 4, true);
     static const enum sw_tier tiers[] = {SW_TIER_AUTO, SW_TIER_HOST, SW_TIER_NVME};
-    for (uint32_t seed = 0; seed < 24; seed++) {
+    for (uint32_t seed = 0; seed < 32; seed++) {
         uint32_t words[4];
         sw_philox((const uint32_t[2]){seed, 3}, (const uint32_t[4]){0, 0, 0, 0}, words);
         struct sw_plan *plan;
@@ -272,6 +275,7 @@ static void so_they_do_over_grids(void **state)
             .nvme_bytes = 1 << 30,
             .nvme_directories = 1,
             .mailbox = words[3] / 3 % 2 == 0,
+            .where = words[3] / 6 % 2 == 0 ? SW_STEP_STREAM : SW_STEP_AUTO,
             .overlap = true,
         };
         assert_ok(sw_plan_make(&plan, &request, &err), &err);

@@ -229,9 +229,9 @@ static void print_bubble(const struct sw_plan *plan, const struct sw_simulation 
 static void print_ranks(const struct sw_plan *plan, const struct sw_simulation *simulation,
                         const int64_t *bytes)
 {
-    static const enum sw_lane lanes[] = {SW_LANE_COMPUTE,   SW_LANE_ENDS, SW_LANE_H2D,
-                                         SW_LANE_D2H,       SW_LANE_SEND, SW_LANE_RECV,
-                                         SW_LANE_COLLECTIVE};
+    static const enum sw_lane lanes[] = {SW_LANE_COMPUTE,    SW_LANE_ENDS,     SW_LANE_H2D,
+                                         SW_LANE_D2H,        SW_LANE_SEND,     SW_LANE_RECV,
+                                         SW_LANE_COLLECTIVE, SW_LANE_STATE_UP, SW_LANE_STATE_DOWN};
     enum { COUNT = sizeof lanes / sizeof *lanes, FIRST_LINK = 2 };
     printf("\nrank  bubble");
     for (int i = 0; i < COUNT; i++)

@@ -28,9 +28,10 @@ static sw_code open_streams(struct sw_engine *engine, struct sw_engine_rank *ran
         if (code != SW_OK)
             return code;
     }
-    if (!engine->plan->request.device_is_remote)
-        return SW_OK;
-    return engine->device_ops->stream_open(rank->device, SW_STREAM_COMPUTE,
+    sw_code code = sw_engine_open_streaming(engine, rank, err);
+    if (code != SW_OK || !engine->plan->request.device_is_remote)
+        return code;
+    return engine->device_ops->stream_open(rank->device, SW_STREAM_OPTIMIZER,
                                            &rank->streams[SW_LANE_OPTIMIZER], err);
 }
 
@@ -88,8 +89,8 @@ static sw_code open_executor(struct sw_engine *engine, struct sw_err *err)
         .run = sw_engine_run_op,
         .start = sw_engine_start_op,
         .finish = sw_engine_finish_op,
-        .deep = 1U << SW_LANE_STATE_READ | 1U << SW_LANE_STATE_WRITE | 1U << SW_LANE_FETCH |
-                1U << SW_LANE_SPILL,
+        .deep = 1U << SW_LANE_STATE_UP | 1U << SW_LANE_STATE_DOWN | 1U << SW_LANE_STATE_READ |
+                1U << SW_LANE_STATE_WRITE | 1U << SW_LANE_FETCH | 1U << SW_LANE_SPILL,
         .context = engine,
         .ranks = engine->plan->ranks,
         .overlap = engine->config.overlap,
@@ -130,6 +131,7 @@ static void close_rank(struct sw_engine *engine, struct sw_engine_rank *rank)
     for (int i = 0; i < SW_LANES; i++)
         if (rank->streams[i] != NULL)
             engine->device_ops->stream_close(rank->streams[i]);
+    sw_engine_close_streaming(engine, rank);
     if (rank->device != NULL)
         engine->device_ops->close(rank->device);
     free(rank->batches);

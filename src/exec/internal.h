@@ -24,6 +24,13 @@ struct sw_op_tickets {
     int count;
 };
 
+/* A copy between host memory and a stepping buffer, under way. */
+struct sw_state_move {
+    struct sw_event *event;
+    bool under_way;
+};
+enum { SW_STATES_UP, SW_STATES_DOWN, SW_STATES_WAYS };
+
 /* What a rank computes in. */
 struct sw_engine_rank {
     int32_t stage, replica;
@@ -43,6 +50,7 @@ struct sw_engine_rank {
     float **bias_partials;  /* [block_count]; on stage 0 of all blocks */
     double *loss_sum;       /* device */
     double *partials;       /* a remote device's: of the unit whose norm is taken; NULL else */
+    struct sw_state_move moves[SW_STATES_WAYS][SW_EXECUTOR_DEPTH]; /* with stepping buffers */
 };
 
 struct sw_engine {
@@ -141,6 +149,21 @@ sw_code sw_engine_gather(struct sw_engine *engine, const struct sw_op *op, struc
 sw_code sw_engine_partials(struct sw_engine *engine, const struct sw_op *op, struct sw_err *err);
 void sw_engine_norm(struct sw_engine *engine);
 sw_code sw_engine_step_op(struct sw_engine *engine, const struct sw_op *op, struct sw_err *err);
+
+/* Where elements [op->first, …) of a part are outside the device's stepping buffers: in the
+ * rotating buffer when they pass through it, else at home. NULL: there is no such part. */
+char *sw_engine_part_outside(const struct sw_engine *engine, const struct sw_op *op,
+                             enum sw_part part);
+
+/* streamed.c: units whose states pass through a device to be stepped. */
+sw_code sw_engine_open_streaming(struct sw_engine *engine, struct sw_engine_rank *rank,
+                                 struct sw_err *err);
+void sw_engine_close_streaming(struct sw_engine *engine, struct sw_engine_rank *rank);
+/* A lane of copies from or to stepping buffers: start one, wait for its end. */
+bool sw_engine_moves_states(const struct sw_op *op);
+void sw_engine_start_states(struct sw_engine *engine, const struct sw_op *op, int place);
+sw_code sw_engine_finish_states(struct sw_engine *engine, const struct sw_op *op, int place,
+                                struct sw_err *err);
 
 /* generate.c */
 sw_code sw_generation_open(struct sw_engine *engine, struct sw_err *err);

@@ -10,7 +10,7 @@ static bool is_idle(const struct sw_engine *engine, const struct sw_op *op)
     if (sw_engine_early(engine) || engine->applying)
         return false;
     bool of_window = op->kind == SW_OP_READ || op->kind == SW_OP_WRITE || op->kind == SW_OP_STEP ||
-                     op->to_window ||
+                     op->to_window || op->cargo == SW_CARGO_STATES ||
                      (op->cargo == SW_CARGO_WEIGHTS && op->weights < 0 && op->kind != SW_OP_FETCH);
     return of_window;
 }
@@ -109,8 +109,13 @@ sw_code sw_engine_start_op(void *context, const struct sw_op *op, int place, str
     struct sw_engine *engine = context;
     struct sw_op_tickets *tickets = &engine->tickets[op->lane][place];
     (void)err;
-    tickets->count = 0;
-    if (!is_idle(engine, op))
+    if (!sw_engine_moves_states(op))
+        tickets->count = 0;
+    if (is_idle(engine, op))
+        return SW_OK;
+    if (sw_engine_moves_states(op))
+        sw_engine_start_states(engine, op, place);
+    else
         sw_engine_start_transfers(engine, op, tickets);
     return SW_OK;
 }
@@ -120,6 +125,10 @@ sw_code sw_engine_finish_op(void *context, const struct sw_op *op, int place, st
     struct sw_engine *engine = context;
     struct sw_op_tickets *tickets = &engine->tickets[op->lane][place];
     sw_code code = SW_OK;
+    if (sw_engine_moves_states(op)) {
+        code = sw_engine_finish_states(engine, op, place, err);
+        return code == SW_OK ? SW_OK : fail(engine, op, err);
+    }
     for (int i = 0; i < tickets->count; i++) {
         sw_code one = sw_spill_wait(&tickets->tickets[i], err);
         code = code == SW_OK ? one : code;

@@ -238,6 +238,10 @@ static sw_code open_rank(struct sw_store *store, int32_t index, struct sw_err *e
     if (code == SW_OK && converts_gradients(plan))
         code = sw_store_alloc_device(store, index, plan->gradient_chunk * 2, &rank->convert_buffer,
                                      err);
+    int64_t stepping = plan->stage[rank->stage].stepping_buffers;
+    if (code == SW_OK && stepping > 0)
+        code = sw_store_alloc_device(store, index, stepping * plan->stepping_bytes,
+                                     &rank->stepping_buffers, err);
     return code;
 }
 
@@ -608,4 +612,12 @@ char *sw_store_state_buffer(const struct sw_store *store, int32_t buffer, enum s
     return store->state_buffers +
            buffer * sw_align_up(store->plan->state_buffer_bytes, SW_AIO_ALIGNMENT_BYTES) +
            store->plan->state_buffer_offset[part];
+}
+
+char *sw_store_stepping_buffer(const struct sw_store *store, int32_t rank, int32_t buffer,
+                               enum sw_part part)
+{
+    sw_assert(buffer >= 0 && store->plan->stepping_offset[part] >= 0);
+    return store->ranks[rank].stepping_buffers + buffer * store->plan->stepping_bytes +
+           store->plan->stepping_offset[part];
 }

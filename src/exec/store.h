@@ -52,7 +52,8 @@ struct sw_rank_store {
     struct sw_place *activations; /* owned [block_count * microbatches]; NULL: on the device */
     struct sw_slot *weight_slots[SW_POOL_KINDS];
     void **gradient_slots[SW_POOL_KINDS];
-    void *convert_buffer; /* device: a piece of a gradient in bf16 */
+    void *convert_buffer;   /* device: a piece of a gradient in bf16 */
+    char *stepping_buffers; /* device slab; NULL: none */
 };
 
 struct sw_store {
@@ -111,6 +112,9 @@ float *sw_store_complete_gradient(const struct sw_store *store, int32_t rank, in
 /* A piece of weights arrives in a slot; returns where it goes. */
 char *sw_store_arrive(struct sw_store *store, int32_t rank, int64_t unit, int32_t slot,
                       int64_t first, int64_t count);
+/* A part of stepping buffer `buffer` of a rank's device. */
+char *sw_store_stepping_buffer(const struct sw_store *store, int32_t rank, int32_t buffer,
+                               enum sw_part part);
 /* A part of rotating buffer `buffer`. */
 char *sw_store_state_buffer(const struct sw_store *store, int32_t buffer, enum sw_part part);
 

@@ -5,9 +5,8 @@
 
 #include <math.h>
 
-/* Where elements [op->first, …) of a part are for the optimizer: in the rotating buffer when they
- * pass through it, else at home. NULL: there is no such part. */
-static char *part_at(const struct sw_engine *engine, const struct sw_op *op, enum sw_part part)
+char *sw_engine_part_outside(const struct sw_engine *engine, const struct sw_op *op,
+                             enum sw_part part)
 {
     const struct sw_unit_state *unit = &engine->store.units[op->unit];
     const struct sw_place *place = &unit->parts[part];
@@ -18,6 +17,15 @@ static char *part_at(const struct sw_engine *engine, const struct sw_op *op, enu
     if (buffered)
         return sw_store_state_buffer(&engine->store, op->buffer, part);
     return sw_store_part(&engine->store, op->rank, op->unit, part, op->first);
+}
+
+/* Where elements [op->first, …) of a part are for the optimizer. */
+static char *part_at(const struct sw_engine *engine, const struct sw_op *op, enum sw_part part)
+{
+    const struct sw_unit_flow *flow = &engine->store.units[op->unit].flow;
+    if (op->stepping >= 0 && ((flow->up_parts | flow->down_parts) >> part & 1) != 0)
+        return sw_store_stepping_buffer(&engine->store, op->rank, op->stepping, part);
+    return sw_engine_part_outside(engine, op, part);
 }
 
 static const void *gradient_at(const struct sw_engine *engine, const struct sw_op *op)
@@ -159,7 +167,8 @@ sw_code sw_engine_step_op(struct sw_engine *engine, const struct sw_op *op, stru
     };
     if (op->first == 0 && op->phase <= 0 && sw_engine_rank_of(engine, op)->replica == 0)
         unit->version++;
-    if (is_remote(engine, op, engine->plan->homes[op->unit].states != SW_TIER_DEVICE)) {
+    if (op->stepping >= 0 ||
+        is_remote(engine, op, engine->plan->homes[op->unit].states != SW_TIER_DEVICE)) {
         struct sw_stream *stream = sw_engine_stream(engine, op);
         sw_adamw_step_on(stream, engine->device_ops, optim, &engine->update,
                          &engine->plan->optim_units[op->unit], &chunk);

@@ -13,6 +13,7 @@ enum {
     DEVICE_GRAIN = 256,
     HOST_GRAIN = 4096,
     STATE_BUFFERS = 6, /* one being stepped, the others on their way in or out */
+    STEPPING_BUFFERS = 6,
     FETCH_BUFFERS = 4,
     SPILL_BUFFERS = 4,
     MAILBOXES = 4, /* of a rank, for what its neighbours send */
@@ -180,6 +181,32 @@ static void set_state_buffers(struct sw_plan *plan)
     plan->state_buffers = chunked ? STATE_BUFFERS : 0;
 }
 
+/* What one piece takes to the device, and what it brings back. */
+static void set_stepping(struct sw_plan *plan)
+{
+    uint32_t parts = 0;
+    int64_t at = 0;
+    for (int32_t s = 0; s < plan->stages; s++)
+        plan->stage[s].stepping_buffers = 0;
+    for (int64_t i = 0; i < plan->request.model->unit_count; i++) {
+        struct sw_unit_flow flow;
+        sw_plan_unit_flow(plan, i, &flow);
+        parts |= flow.up_parts | flow.down_parts;
+        if (flow.streamed)
+            plan->stage[plan->unit_stage[i]].stepping_buffers = STEPPING_BUFFERS;
+    }
+    for (int part = 0; part < SW_PARTS; part++) {
+        plan->stepping_offset[part] = -1;
+        if ((parts >> part & 1) == 0)
+            continue;
+        plan->stepping_offset[part] = at;
+        at += sw_align_up(plan->state_chunk *
+                              sw_dtype_bytes(sw_plan_part_dtype(plan, (enum sw_part)part)),
+                          DEVICE_GRAIN);
+    }
+    plan->stepping_bytes = at;
+}
+
 static bool any_at(const struct sw_plan *plan, enum sw_part part, enum sw_tier tier)
 {
     for (int64_t i = 0; i < plan->request.model->unit_count; i++)
@@ -329,6 +356,9 @@ static void add_buffers(struct sw_plan *plan)
 {
     const struct sw_plan_request *request = &plan->request;
     add(plan, "rotating buffers", SW_TIER_HOST, plan->state_buffers, plan->state_buffer_bytes);
+    for (int32_t s = 0; s < plan->stages; s++)
+        add_device(plan, "stepping buffers", s, plan->stage[s].stepping_buffers,
+                   plan->stepping_bytes);
     add(plan, "staging buffers", SW_TIER_HOST, plan->fetch_buffers, plan->fetch_buffer_bytes);
     add(plan, "staging buffers", SW_TIER_HOST, plan->spill_buffers, plan->spill_buffer_bytes);
     add(plan, "staging buffers", SW_TIER_HOST, 1, SW_PLAN_BOUNCE_BYTES);
@@ -485,6 +515,7 @@ void sw_plan_make_budget(struct sw_plan *plan)
     set_mailboxes(plan);
     set_chunks(plan);
     set_state_buffers(plan);
+    set_stepping(plan);
     set_staging(plan);
     add_parts(plan);
     add_slots(plan);

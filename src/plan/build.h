@@ -18,6 +18,7 @@ struct sw_build_rank {
     int64_t weight_slot[SW_POOL_KINDS];
     int64_t accumulator; /* [unit_count] unit gradients that accumulate in a place of their own */
     int64_t gradient_slot[SW_POOL_KINDS]; /* or here */
+    int64_t stepping;                     /* [stepping buffers] */
     int64_t mailbox;
     int64_t bias, loss, decode;
 };
@@ -52,6 +53,7 @@ struct sw_build {
     int64_t *gradient_begins, *gradient_ends; /* [unit_count] agenda indices; -1: never */
     int64_t *next_gradient_slot;              /* [stages][SW_POOL_KINDS] */
     int64_t *next_mailbox;                    /* [ranks] */
+    int64_t *next_stepping;                   /* [ranks] */
     int64_t next_state_buffer, next_fetch_buffer, next_spill_buffer;
     bool failed; /* no memory */
 };

@@ -124,10 +124,18 @@ int64_t sw_plan_op_bytes(const struct sw_plan *plan, const struct sw_op *op)
         return op->count * part_bytes(plan, flow.write_parts);
     case SW_OP_FETCH:
     case SW_OP_UPLOAD:
+        if (op->cargo == SW_CARGO_STATES) {
+            sw_plan_unit_flow(plan, op->unit, &flow);
+            return op->count * part_bytes(plan, flow.up_parts);
+        }
         return is_activation(op) ? plan->sizes[op->block].output_bytes
                                  : op->count * sw_dtype_bytes(plan->request.compute);
     case SW_OP_DOWNLOAD:
     case SW_OP_SPILL:
+        if (op->cargo == SW_CARGO_STATES) {
+            sw_plan_unit_flow(plan, op->unit, &flow);
+            return op->count * part_bytes(plan, flow.down_parts);
+        }
         return is_activation(op) ? plan->sizes[op->block].output_bytes
                                  : op->count * part_bytes(plan, gradient);
     case SW_OP_SEND:
@@ -185,14 +193,14 @@ static void move_cost(struct sw_op_cost *cost, double bytes, double rate, enum s
     cost->load[SW_RESOURCE_DRAM] = share < 1 ? (float)share : 1;
 }
 
-/* Norm partials and steps: where the gradient or the states are. */
+/* Norm partials and steps: where the gradient or the states are, or pass through. */
 static void optimizer_cost(const struct sw_plan *plan, const struct sw_op *op,
                            const struct sw_plan_rates *rates, struct sw_op_cost *cost)
 {
     const struct sw_unit_homes *homes = &plan->homes[op->unit];
     bool step = op->kind == SW_OP_STEP, cpu = rates->device_is_host;
     enum sw_tier home = step ? homes->states : homes->gradient;
-    bool on_device = cpu || home == SW_TIER_DEVICE;
+    bool on_device = cpu || op->stepping >= 0 || home == SW_TIER_DEVICE;
     int phases = op->phase < 0 ? 1 : sw_plan_phases(plan);
     double bytes = (double)op->count * (step ? step_bytes(plan) / phases
                                              : (double)sw_dtype_bytes(plan->request.optim->grads));

@@ -241,8 +241,9 @@ void sw_build_send_bias(struct sw_build *b)
 void sw_build_share_weights(struct sw_build *b, int64_t unit)
 {
     const struct sw_plan *plan = b->plan;
-    bool cut = plan->replicas > 1 && plan->homes[unit].weights == SW_TIER_DEVICE &&
-               plan->homes[unit].states == SW_TIER_DEVICE && !sw_plan_steps_everywhere(plan, unit);
+    bool there = plan->homes[unit].streamed || (plan->homes[unit].states == SW_TIER_DEVICE &&
+                                                !sw_plan_steps_everywhere(plan, unit));
+    bool cut = plan->replicas > 1 && plan->homes[unit].weights == SW_TIER_DEVICE && there;
     if (cut && !sw_plan_is_sharded(plan, unit, sw_plan_weights_part(plan, unit))) {
         struct sw_op *op = sw_program_add(b->program, SW_OP_GATHER, SW_LANE_COLLECTIVE,
                                           sw_build_rank_of(b, unit, 0));
@@ -350,7 +351,7 @@ void sw_build_complete_gradient(struct sw_build *b, int64_t unit)
     sw_plan_unit_flow(b->plan, unit, &flow);
     if (b->plan->replicas > 1 && !sw_plan_gradient_sums(b->plan, unit))
         (void)reduce_gradient(b, unit);
-    if (sw_build_early(b) && flow.chunked) { /* partials are taken on the way */
+    if (sw_build_early(b) && flow.gradient_down) { /* partials are taken on the way */
         sw_build_step_unit(b, unit);
         return;
     }

@@ -189,7 +189,17 @@ void sw_plan_unit_flow(const struct sw_plan *plan, int64_t unit, struct sw_unit_
         out->read_parts |= 1U << SW_PART_GRADIENT;
     if (own_weights && homes->weights == SW_TIER_NVME)
         out->write_parts |= 1U << SW_PART_WEIGHTS;
-    out->gradient_down = early(plan) || homes->gradient == SW_TIER_DEVICE;
+    bool held_there = early(plan) || homes->gradient == SW_TIER_DEVICE;
+    out->streamed = homes->streamed;
+    if (out->streamed) {
+        out->up_parts = state_parts(plan) | (held_there ? 0 : 1U << SW_PART_GRADIENT);
+        out->down_parts = state_parts(plan);
+        if (own_weights && homes->weights != SW_TIER_DEVICE)
+            out->down_parts |= 1U << SW_PART_WEIGHTS;
+        out->chunked = out->read_parts != 0 || out->write_parts != 0;
+        return;
+    }
+    out->gradient_down = held_there;
     out->chunked = out->read_parts != 0 || out->write_parts != 0 || out->gradient_down;
     if (own_weights && homes->weights == SW_TIER_DEVICE) {
         out->weights_whole = !out->chunked && host_has_weights(plan);
@@ -213,7 +223,7 @@ bool sw_plan_may_step_on_device(const struct sw_plan_request *request)
 {
     return request->optim != NULL &&
            (!request->device_is_remote ||
-            (request->optim->name == SW_OPTIM_ADAMW && !request->host_steps));
+            (request->optim->name == SW_OPTIM_ADAMW && request->where != SW_STEP_HOST));
 }
 
 int64_t sw_plan_partials_bytes(const struct sw_plan *plan)

@@ -39,6 +39,7 @@ struct genes {
     int64_t slots;
     int64_t chunk_bytes;
     int64_t device[KINDS], host[KINDS];
+    int64_t streamed; /* units whose states are not on the device, evenly among those */
 };
 
 struct search {
@@ -151,6 +152,16 @@ static enum sw_tier tier_of(const struct genes *genes, enum kind kind, int64_t p
     return position < genes->device[kind] + genes->host[kind] ? SW_TIER_HOST : SW_TIER_NVME;
 }
 
+/* Evenly among the units whose states are elsewhere, in the order of use: what the host steps and
+ * what passes through devices then goes on side by side. */
+static bool is_streamed(const struct search *search, const struct genes *genes, int64_t position)
+{
+    int64_t all = search->count - genes->device[STATES], at = position - genes->device[STATES];
+    int64_t streamed = genes->streamed < all ? genes->streamed : all;
+    return at >= 0 && search->plan->request.model->units[search->order[position]].trainable &&
+           (at + 1) * streamed / all > at * streamed / all;
+}
+
 static void set_homes(const struct search *search, const struct genes *genes)
 {
     struct sw_plan *plan = search->plan;
@@ -159,6 +170,7 @@ static void set_homes(const struct search *search, const struct genes *genes)
             .weights = tier_of(genes, WEIGHTS, i),
             .states = tier_of(genes, STATES, i),
             .gradient = tier_of(genes, GRADIENTS, i),
+            .streamed = is_streamed(search, genes, i),
         };
     /* Small, and used all over. */
     plan->homes[plan->request.model->common_unit] = (struct sw_unit_homes){
@@ -396,6 +408,12 @@ static sw_code consider_fills(struct search *search, const struct genes *far, st
     return code;
 }
 
+/* Units to stream before it is known what that brings. */
+static int64_t streamed_of(const struct search *search)
+{
+    return training(search) && search->plan->request.where == SW_STEP_STREAM ? search->count : 0;
+}
+
 static int64_t slots_of(const struct search *search, int choice)
 {
     static const int64_t choices[] = {DEFAULT_SLOTS, 2, 4, 8, 1};
@@ -487,7 +505,10 @@ static sw_code take_resident(struct search *search, struct genes genes, bool *ta
 static sw_code consider_rows(struct search *search, enum sw_schedule schedule, int64_t rows,
                              int64_t chunk_bytes, struct sw_err *err)
 {
-    struct genes genes = {.schedule = schedule, .rows = rows, .chunk_bytes = chunk_bytes};
+    struct genes genes = {.schedule = schedule,
+                          .rows = rows,
+                          .chunk_bytes = chunk_bytes,
+                          .streamed = streamed_of(search)};
     sw_code code = SW_OK;
     for (int recompute = 0; recompute < 2 && code == SW_OK; recompute++) {
         if (!wants_recompute(search, recompute == 1))
@@ -618,6 +639,11 @@ static sw_code check_homes(struct search *search, struct sw_err *err)
             err, SW_E_USAGE,
             "offload.optimizer: device clashes with optimizer.name: adafactor, which the "
             "host steps (use auto, host or nvme)");
+    if (request->where == SW_STEP_STREAM && request->optim->name != SW_OPTIM_ADAMW)
+        return SW_FAIL(err, SW_E_USAGE,
+                       "optimizer.where: stream clashes with optimizer.name: adafactor, whose "
+                       "sums over rows and columns are the host's (use auto or host, or "
+                       "optimizer.name: adamw)");
     for (int i = 0; i < KINDS; i++)
         if (request->optimizer == SW_TIER_DEVICE && wanted[i] != SW_TIER_AUTO &&
             wanted[i] != SW_TIER_DEVICE)
@@ -679,7 +705,8 @@ static void apply_least(struct search *search, int64_t chunk_bytes, bool layered
                           .activations = far_tier(search, search->wanted_activations),
                           .activation_slots = 4,
                           .slots = request.prefetch_depth > 0 ? request.prefetch_depth + 1 : 1,
-                          .chunk_bytes = chunk_bytes};
+                          .chunk_bytes = chunk_bytes,
+                          .streamed = streamed_of(search)};
     if (!training(search) && search->wanted_activations == SW_TIER_AUTO)
         genes.activations = SW_TIER_DEVICE;
     for (int kind = 0; kind < KINDS; kind++)

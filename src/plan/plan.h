@@ -14,6 +14,8 @@
 enum sw_tier { SW_TIER_AUTO, SW_TIER_DEVICE, SW_TIER_HOST, SW_TIER_NVME, SW_TIERS };
 enum sw_recompute { SW_RECOMPUTE_AUTO, SW_RECOMPUTE_ON, SW_RECOMPUTE_OFF };
 enum sw_schedule { SW_SCHEDULE_AUTO, SW_SCHEDULE_LAYERED, SW_SCHEDULE_1F1B, SW_SCHEDULE_GPIPE };
+/* Where what is not at home on the device is stepped (optimizer.where). */
+enum sw_step_where { SW_STEP_AUTO, SW_STEP_HOST, SW_STEP_DEVICE, SW_STEP_STREAM };
 enum sw_purpose { SW_FOR_TRAINING, SW_FOR_EVALUATION, SW_FOR_GENERATION };
 
 /* What the plan is made from. */
@@ -34,11 +36,11 @@ struct sw_plan_request {
     int64_t total_memory_bytes; /* of both, where the device is the host; 0: not bounded */
     int64_t nvme_bytes;         /* of the spill directories; 0: none */
     int nvme_directories;
-    bool device_is_remote;  /* the host cannot work in the device's memory: what is at home there
-                               is stepped there, which Adafactor cannot be */
-    bool host_steps;        /* optimizer.where: host; then no state is at home on a remote device */
-    int64_t prefetch_depth; /* units read ahead of the one in use; 0: the planner chooses */
-    int64_t chunk_bytes;    /* of a state's array that moves at once; 0: the planner chooses */
+    bool device_is_remote;    /* the host cannot work in the device's memory: what is at home there
+                                 is stepped there, which Adafactor cannot be */
+    enum sw_step_where where; /* host: no state is at home on a remote device, either */
+    int64_t prefetch_depth;   /* units read ahead of the one in use; 0: the planner chooses */
+    int64_t chunk_bytes;      /* of a state's array that moves at once; 0: the planner chooses */
     /* The grid: rank = replica * pipeline + stage. 0 counts as 1. */
     int32_t pipeline, data;
     int zero; /* stage of ZeRO over the replicas, 0 .. 3 */
@@ -73,6 +75,7 @@ enum sw_part {
 
 struct sw_unit_homes {
     enum sw_tier weights, states, gradient;
+    bool streamed; /* states, off the device, pass through it to be stepped */
 };
 
 /* Weights that are not at home on the device, and gradients that do not stay there, share slots: a
@@ -99,6 +102,7 @@ struct sw_stage_plan {
     int64_t item_bytes[SW_PLAN_ITEMS]; /* device memory of one rank */
     int64_t device_bytes;              /* sum of them */
     int64_t layers;                    /* encoder and decoder blocks */
+    int64_t stepping_buffers;          /* that states pass through to be stepped */
     bool *keeps;                       /* owned [block_count]: holds outputs of this block */
 };
 
@@ -135,6 +139,7 @@ struct sw_plan {
     int64_t state_buffers, fetch_buffers, spill_buffers;
     int64_t state_buffer_bytes, fetch_buffer_bytes, spill_buffer_bytes; /* of one */
     int64_t state_buffer_offset[SW_PARTS];                              /* -1: not in it */
+    int64_t stepping_bytes, stepping_offset[SW_PARTS]; /* the same of a stepping buffer */
 
     struct sw_plan_item items[SW_PLAN_ITEMS];
     int item_count;
@@ -241,6 +246,9 @@ int64_t sw_plan_partials_bytes(const struct sw_plan *plan);
 
 /* How a unit is stepped. Bits of parts: 1 << enum sw_part. */
 struct sw_unit_flow {
+    bool streamed;       /* through the stepping buffers of a device: pieces of plan->state_chunk */
+    uint32_t up_parts;   /* host (rotating buffer where they are on drives) → stepping buffer */
+    uint32_t down_parts; /* and back */
     bool chunked;        /* through the rotating buffers, in pieces of plan->state_chunk */
     uint32_t read_parts; /* drives → buffer, before each phase that needs them */
     uint32_t write_parts;

@@ -6,8 +6,9 @@
 #include <string.h>
 
 static const char *const LANE_NAMES[SW_LANES] = {
-    "compute",    "ends",      "h2d",        "d2h",         "send",       "recv",
-    "collective", "optimizer", "state_read", "state_write", "nvme_fetch", "nvme_spill"};
+    "compute",   "ends",       "h2d",         "d2h",         "send",
+    "recv",      "collective", "state_up",    "device_step", "state_down",
+    "optimizer", "state_read", "state_write", "nvme_fetch",  "nvme_spill"};
 
 static const char *const OP_NAMES[SW_OP_KINDS] = {
     [SW_OP_BATCH] = "batch",
@@ -119,7 +120,8 @@ struct sw_op sw_op_blank(enum sw_op_kind kind, enum sw_lane lane, int32_t rank)
                           .input = -1,
                           .output = -1,
                           .memory = -1,
-                          .buffer = -1};
+                          .buffer = -1,
+                          .stepping = -1};
 }
 
 struct sw_op *sw_program_add(struct sw_program_builder *builder, enum sw_op_kind kind,

@@ -24,9 +24,13 @@ enum sw_lane {
                      not wait for the blocks of their own stage */
     SW_LANE_H2D,
     SW_LANE_D2H,
-    SW_LANE_SEND,       /* to another stage */
-    SW_LANE_RECV,       /* from another stage, where the devices cannot reach each other */
-    SW_LANE_COLLECTIVE, /* over the replicas of a stage; of the first of them */
+    SW_LANE_SEND,        /* to another stage */
+    SW_LANE_RECV,        /* from another stage, where the devices cannot reach each other */
+    SW_LANE_COLLECTIVE,  /* over the replicas of a stage; of the first of them */
+    SW_LANE_STATE_UP,    /* host → stepping buffers: states of units that are stepped through the
+                            device */
+    SW_LANE_DEVICE_STEP, /* their steps */
+    SW_LANE_STATE_DOWN,  /* and back */
     SW_LANE_OPTIMIZER,
     SW_LANE_STATE_READ,  /* drives → rotating buffers: states of the window */
     SW_LANE_STATE_WRITE, /* and back */
@@ -72,6 +76,7 @@ enum sw_cargo {
     SW_CARGO_ACTIVATION,
     SW_CARGO_ACTIVATION_GRADIENT, /* of the target side, of the source side, or both: see sides */
     SW_CARGO_BIAS,                /* partials of the relative bias tables */
+    SW_CARGO_STATES,              /* what a step through the device takes there, or brings back */
 };
 
 /* Which gradients of a micro-batch travel: bits. */
@@ -102,6 +107,7 @@ struct sw_op {
     int32_t input, output, memory;  /* activation slots; memory: of the encoder output; SEND: input
                                        here, output at the peer */
     int32_t buffer;                 /* staging or rotating buffer */
+    int32_t stepping;               /* stepping buffer on the device */
     int64_t first, count;           /* elements of the unit */
     int32_t phase;                  /* of Adafactor; -1: all of them */
     bool clears_own, clears_common; /* gradients of its units begin here, from zero */

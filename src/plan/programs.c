@@ -56,6 +56,7 @@ static void number_rank(struct sw_build *b, int32_t rank, int64_t *next)
         r->weight_slot[pool] = take(next, stage->weight_pools[pool].slots);
         r->gradient_slot[pool] = take(next, stage->gradient_pools[pool].slots);
     }
+    r->stepping = take(next, stage->stepping_buffers);
     r->mailbox = take(next, plan->mailboxes);
     r->bias = take(next, 1);
     r->loss = take(next, 1);
@@ -513,10 +514,11 @@ static bool alloc_tables(struct sw_build *b)
     b->next_gradient_slot =
         sw_calloc((int64_t)plan->stages * SW_POOL_KINDS, sizeof *b->next_gradient_slot);
     b->next_mailbox = sw_calloc(plan->ranks, sizeof *b->next_mailbox);
+    b->next_stepping = sw_calloc(plan->ranks, sizeof *b->next_stepping);
     if (b->ranks == NULL || b->weights == NULL || b->kept == NULL || b->first_chunk == NULL ||
         b->stepped == NULL || b->order == NULL || b->gradient_slot == NULL ||
         b->gradient_begins == NULL || b->gradient_ends == NULL || b->written_back == NULL ||
-        b->next_gradient_slot == NULL || b->next_mailbox == NULL)
+        b->next_gradient_slot == NULL || b->next_mailbox == NULL || b->next_stepping == NULL)
         return false;
     memset(b->gradient_slot, -1, (size_t)units * sizeof *b->gradient_slot);
     return true;
@@ -538,6 +540,7 @@ static void free_tables(struct sw_build *b)
     free(b->written_back);
     free(b->next_gradient_slot);
     free(b->next_mailbox);
+    free(b->next_stepping);
 }
 
 static void emit_all(struct sw_build *b)

@@ -92,7 +92,7 @@ static void step_in_host(struct sw_build *b, int64_t unit, const struct sw_unit_
 struct piece {
     int64_t unit, states; /* states: resource */
     struct sw_range range;
-    int32_t buffer, rank;
+    int32_t buffer, stepping, rank; /* -1: not through one */
     int phase;
     bool last_phase;
     const struct sw_unit_flow *flow;
@@ -123,7 +123,7 @@ static void bring(struct sw_build *b, const struct piece *piece)
         sw_program_reads(b->program, gradient_place(b, piece->unit, piece->rank));
         sw_program_adds(b->program, b->r.state_buffer + piece->buffer);
     }
-    if (sw_build_early(b) && piece->phase == 0) {
+    if (sw_build_early(b) && flow->gradient_down && piece->phase == 0) {
         struct sw_op *op =
             sw_program_add(b->program, SW_OP_PARTIALS, SW_LANE_OPTIMIZER, piece->rank);
         op->cargo = SW_CARGO_GRADIENT;
@@ -174,25 +174,82 @@ static void step_piece(struct sw_build *b, const struct piece *piece)
     take_back(b, piece);
 }
 
-/* Through the rotating buffers, piece by piece; `states`: the resource of the range's first piece.
+static struct sw_op *stream_op(struct sw_build *b, const struct piece *piece, enum sw_op_kind kind,
+                               enum sw_lane lane)
+{
+    struct sw_op *op = sw_program_add(b->program, kind, lane, piece->rank);
+    set_range(op, piece->unit, piece->range.first, piece->range.count);
+    op->cargo = kind == SW_OP_STEP ? SW_CARGO_NONE : SW_CARGO_STATES;
+    op->buffer = piece->buffer;
+    op->stepping = piece->stepping;
+    return op;
+}
+
+/* Up, stepped, and down again: each in a lane of its own, so that three pieces are under way. */
+static void stream_piece(struct sw_build *b, const struct piece *piece)
+{
+    const struct sw_unit_homes *homes = &b->plan->homes[piece->unit];
+    int64_t place = b->ranks[piece->rank].stepping + piece->stepping;
+    bool gradient_up = (piece->flow->up_parts >> SW_PART_GRADIENT & 1) != 0;
+    bring(b, piece);
+    (void)stream_op(b, piece, SW_OP_UPLOAD, SW_LANE_STATE_UP);
+    sw_program_reads(b->program, piece->states);
+    if (piece->buffer >= 0)
+        sw_program_reads(b->program, b->r.state_buffer + piece->buffer);
+    if (gradient_up && homes->gradient == SW_TIER_HOST)
+        sw_program_reads(b->program, b->r.held + piece->unit);
+    sw_program_writes(b->program, place);
+    stream_op(b, piece, SW_OP_STEP, SW_LANE_DEVICE_STEP)->gradient = b->gradient_slot[piece->unit];
+    if (!gradient_up)
+        sw_program_reads(b->program, gradient_place(b, piece->unit, piece->rank));
+    if (!sw_build_early(b))
+        sw_program_reads(b->program, b->r.norm);
+    sw_program_writes(b->program, place);
+    if (homes->weights == SW_TIER_DEVICE)
+        sw_program_adds(b->program, b->r.weights + piece->unit);
+    (void)stream_op(b, piece, SW_OP_DOWNLOAD, SW_LANE_STATE_DOWN);
+    sw_program_reads(b->program, place);
+    if (piece->buffer >= 0)
+        sw_program_writes(b->program, b->r.state_buffer + piece->buffer);
+    if (homes->states == SW_TIER_HOST)
+        sw_program_writes(b->program, piece->states);
+    if (homes->weights == SW_TIER_HOST)
+        sw_program_adds(b->program, b->r.weights + piece->unit);
+    take_back(b, piece);
+}
+
+/* The next of `count` buffers in turn; -1 where `wanted` is false. */
+static int32_t next_buffer(int64_t *next, int64_t count, bool wanted)
+{
+    return wanted ? (int32_t)((*next)++ % count) : -1;
+}
+
+/* Through the rotating buffers, or those of the device, piece by piece; `states`: the resource of
+ * the range's first piece.
  */
 static int64_t step_range(struct sw_build *b, int64_t unit, int32_t replica, int phase,
                           const struct sw_unit_flow *flow, int64_t states)
 {
     struct sw_range range = sw_plan_range(b->plan, unit, replica);
+    int32_t rank = sw_build_rank_of(b, unit, replica);
+    int64_t stepping = b->plan->stage[rank % b->plan->stages].stepping_buffers;
     for (int64_t at = 0; at < range.count; at += b->plan->state_chunk, states++) {
         int64_t left = range.count - at;
         const struct piece piece = {
             .unit = unit,
             .states = states,
             .range = {range.first + at, left < b->plan->state_chunk ? left : b->plan->state_chunk},
-            .buffer = (int32_t)(b->next_state_buffer++ % b->plan->state_buffers),
-            .rank = sw_build_rank_of(b, unit, replica),
+            .buffer = next_buffer(&b->next_state_buffer, b->plan->state_buffers, flow->chunked),
+            .stepping = next_buffer(&b->next_stepping[rank], stepping, flow->streamed),
+            .rank = rank,
             .phase = phase,
             .last_phase = phase == sw_plan_phases(b->plan) - 1,
             .flow = flow,
         };
-        step_piece(b, &piece);
+        if (flow->streamed)
+            stream_piece(b, &piece);
+        else
+            step_piece(b, &piece);
     }
     return states;
 }
@@ -205,7 +262,7 @@ void sw_build_step_unit(struct sw_build *b, int64_t unit)
         step_on_devices(b, unit);
         return;
     }
-    if (!flow.chunked) {
+    if (!flow.chunked && !flow.streamed) {
         step_in_host(b, unit, &flow);
         return;
     }
@@ -214,6 +271,8 @@ void sw_build_step_unit(struct sw_build *b, int64_t unit)
         for (int32_t d = 0; d < b->plan->replicas; d++)
             states = step_range(b, unit, d, phase, &flow, states);
     }
+    if (flow.streamed)
+        sw_build_share_weights(b, unit);
 }
 
 void sw_build_window_until(struct sw_build *b, int64_t unit)

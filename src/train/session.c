@@ -53,9 +53,7 @@ sw_code sw_session_check(const struct sw_config *config, const struct sw_device_
         bool asked;
     } later[] = {
         {"optimizer.where", "on the cpu there is no device beside the host; use auto or host",
-         alone && (where == SW_CFG_WHERE_DEVICE || where == SW_CFG_WHERE_STREAM)},
-        {"optimizer.where", "stream: states do not pass through the device yet; use auto",
-         where == SW_CFG_WHERE_STREAM},
+         alone && where == SW_CFG_WHERE_DEVICE},
     };
     for (size_t i = 0; i < sizeof later / sizeof *later; i++)
         if (later[i].asked) {
@@ -316,7 +314,10 @@ sw_code sw_session_request(struct sw_session *session, enum sw_purpose purpose,
     };
     out->rates.device_is_host = cpu;
     out->device_is_remote = !cpu;
-    out->host_steps = config->optimizer.where == SW_CFG_WHERE_HOST && !cpu;
+    out->where = config->optimizer.where == SW_CFG_WHERE_HOST     ? SW_STEP_HOST
+                 : config->optimizer.where == SW_CFG_WHERE_DEVICE ? SW_STEP_DEVICE
+                 : config->optimizer.where == SW_CFG_WHERE_STREAM ? SW_STEP_STREAM
+                                                                  : SW_STEP_AUTO;
     set_grid(session, purpose, out);
     sw_code code = list_devices(session, out, err);
     if (code == SW_OK && config->run.machine[0] != '\0')

@@ -36,4 +36,7 @@ bool sw_plan_fits_memory(const struct sw_plan *plan);
 /* placement.c: choose what the request leaves open. SW_E_FIT when nothing fits. */
 sw_code sw_plan_place(struct sw_plan *plan, struct sw_err *err);
 
+/* refuse.c: SW_E_FIT for a plan with the least that any choice needs. */
+sw_code sw_plan_refuse(const struct sw_plan *plan, bool layered, struct sw_err *err);
+
 #endif

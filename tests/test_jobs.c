@@ -1,165 +1,14 @@
 /* What a person meets around a run, by the command line: what is refused and when, what is left
  * behind, going on. On a model of a few thousand parameters that the test makes itself. */
-#include "tests/command.h"
+#include "tests/world.h"
 
-#include "base/json.h"
 #include "base/text.h"
-#include "data/tokenizer.h"
 #include "train/loop.h"
 #include "train/space.h"
 
 #include <fcntl.h>
 #include <math.h>
 #include <time.h>
-
-struct world {
-    char *at; /* a scratch directory: model, rows.jsonl, eval.jsonl, job.yaml */
-};
-
-#define CONFIG(MODEL, FEED)                                                                        \
-    "{\"model_type\": \"t5\", \"d_model\": " #MODEL ", \"d_kv\": 4, \"d_ff\": " #FEED              \
-    ", \"num_layers\": 1, \"num_decoder_layers\": 1, \"num_heads\": 2, \"vocab_size\": 128,"       \
-    " \"relative_attention_num_buckets\": 8, \"feed_forward_proj\": \"relu\","                     \
-    " \"decoder_start_token_id\": 0, \"pad_token_id\": 0, \"eos_token_id\": 1,"                    \
-    " \"dropout_rate\": 0.1, \"is_encoder_decoder\": true, \"tie_word_embeddings\": true}\n"
-
-enum { ROWS = 24 };
-
-static char *in(const struct world *world, const char *name)
-{
-    char *path = sw_path_join(world->at, name);
-    assert_non_null(path);
-    return path;
-}
-
-static bool has(const struct world *world, const char *name)
-{
-    char *path = in(world, name);
-    bool exists = sw_file_exists(path);
-    free(path);
-    return exists;
-}
-
-static void put(const struct world *world, const char *name, const char *text)
-{
-    struct sw_err err;
-    char *path = in(world, name);
-    sw_err_init(&err);
-    assert_ok(sw_file_write_atomic(path, text, (int64_t)strlen(text), &err), &err);
-    free(path);
-}
-
-static char *get(const struct world *world, const char *name)
-{
-    char *path = in(world, name), *text = sw_test_slurp(path);
-    free(path);
-    return text;
-}
-
-static void drop(const struct world *world, const char *name)
-{
-    struct sw_err err;
-    char *path = in(world, name);
-    sw_err_init(&err);
-    assert_ok(sw_directory_remove(path, &err), &err);
-    free(path);
-}
-
-/* Number `key` of line `line` (from 0) of a JSONL file. */
-static double field(const struct world *world, const char *name, int line, const char *key)
-{
-    struct sw_err err;
-    struct sw_json *json;
-    double value = 0;
-    char *path = in(world, name), *text = sw_test_slurp(path), *at = text;
-    sw_err_init(&err);
-    for (; line > 0; line--) {
-        at = strchr(at, '\n');
-        assert_non_null(at);
-        at++;
-    }
-    assert_ok(sw_json_parse(at, (int64_t)strcspn(at, "\n"), path, &json, &err), &err);
-    if (!sw_json_to_double(sw_json_get(json, key), &value))
-        fail_msg("%s has no number %s: %s", path, key, at);
-    sw_json_free(json);
-    free(text);
-    free(path);
-    return value;
-}
-
-/* A command; "@" is the scratch directory. */
-static void expect(const struct world *world, const char *line, int status, const char *part)
-{
-    struct sw_test_output output = sw_test_expect(world->at, line, status, part);
-    sw_test_output_free(&output);
-}
-
-static bool next_text(void *context, const char **text, int64_t *bytes)
-{
-    static const char *const texts[] = {"a b c", "a a a", "b c a", "x y z"};
-    int *at = context;
-    if (*at == 200)
-        return false;
-    *text = texts[(*at)++ % 4];
-    *bytes = 5;
-    return true;
-}
-
-static void make_model(const struct world *world)
-{
-    struct sw_err err;
-    int at = 0;
-    char *spiece = in(world, "spiece.model");
-    sw_err_init(&err);
-    struct sw_tokenizer_training training = {
-        .next = next_text, .context = &at, .pieces = 12, .character_coverage = 1};
-    assert_ok(sw_tokenizer_train(&training, spiece, &err), &err);
-    free(spiece);
-    put(world, "config.json", CONFIG(16, 32));
-    expect(world, "init --config @/config.json --tokenizer @/spiece.model --out @/model", 0,
-           "parameters");
-}
-
-static void make_job(const struct world *world)
-{
-    char text[8192];
-    size_t used = 0;
-    for (int i = 0; i < ROWS; i++)
-        used += (size_t)snprintf(text + used, sizeof text - used,
-                                 "{\"source\": \"a %s %s\", \"target\": \"%s\"}\n",
-                                 i % 2 ? "b" : "c", i % 3 ? "x" : "y z", i % 2 ? "b a" : "c");
-    put(world, "rows.jsonl", text);
-    text[used / 2] = '\0';
-    *(strrchr(text, '\n') + 1) = '\0';
-    put(world, "eval.jsonl", text);
-    snprintf(text, sizeof text,
-             "model: {path: \"%s/model\"}\n"
-             "data: {train: \"%s/rows.jsonl\", max_source_length: 12, max_target_length: 6}\n"
-             "train: {steps: 4, global_batch: 4}\n"
-             "devices: {kind: cpu}\n"
-             "output: {dir: \"%s/run\"}\n",
-             world->at, world->at, world->at);
-    put(world, "job.yaml", text);
-}
-
-static int setup(void **state)
-{
-    struct world *world = calloc(1, sizeof *world);
-    assert_non_null(world);
-    world->at = sw_test_scratch();
-    make_model(world);
-    make_job(world);
-    *state = world;
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    struct world *world = *state;
-    sw_test_scratch_remove(world->at);
-    free(world);
-    return 0;
-}
 
 /* ---- refusals ---- */
 
@@ -429,96 +278,6 @@ static void a_damaged_checkpoint_is_not_the_end(void **state)
     drop(world, "hurt");
 }
 
-/* The number behind `words` in a text. */
-static double number_after(const char *text, const char *words)
-{
-    const char *at = strstr(text, words);
-    if (at == NULL)
-        fail_msg("no \"%s\" in: %s", words, text);
-    return strtod(at + strlen(words), NULL);
-}
-
-/* A step on the virtual clock at rates of 1 GB/s and 1 GFLOP/s, and the same step run. */
-static void a_step_is_predicted_and_run(void **state)
-{
-    const struct world *world = *state;
-    expect(world, "bench step", 2, "bench step needs CONFIG.yaml");
-    expect(world, "bench io @/job.yaml", 2, "job.yaml for?");
-    expect(world, "bench step @/job.yaml --machine @/none.json", 2, "--machine: cannot open");
-    put(world, "machine.json",
-        "{\"format\": 1, \"cpus\": 2, \"memory_total_bytes\": 17179869184,"
-        " \"memory_available_bytes\": 17179869184, \"triad_bytes_per_second\": 1e9,"
-        " \"optimizer_bytes_per_second\": 1e9, \"memcpy_bytes_per_second\": 2e9,"
-        " \"gemm_flops_per_second\": 1e9}\n");
-    struct sw_test_output output = sw_test_expect(
-        world->at,
-        "bench step @/job.yaml --machine @/machine.json --run 2 --set offload.params=host", 0,
-        "median of 2");
-    double makespan = number_after(output.out, "makespan    ");
-    double serial = number_after(output.out, "without overlap ");
-    double busiest = number_after(output.out, "busiest     device, ");
-    assert_true(busiest > 0 && busiest <= makespan && makespan <= serial);
-    /* Lanes that share the CPUs: all of them take as long together, whatever overlaps. */
-    assert_true(makespan >= 0.99 * serial);
-    assert_true(number_after(output.out, "run         ") > 0);
-    sw_test_output_free(&output);
-    /* The same rates by the configuration. */
-    output = sw_test_expect(
-        world->at,
-        "bench step @/job.yaml --set run.machine=@/machine.json --set offload.params=host", 0,
-        "products 1.0 GFLOP/s");
-    assert_true(number_after(output.out, "makespan    ") == makespan);
-    sw_test_output_free(&output);
-    expect(world, "plan @/job.yaml --set run.machine=@/machine.json", 0, "machine.json");
-    expect(world, "train @/job.yaml --set run.machine=@/none.json", 2, "run.machine");
-    expect(world, "train @/job.yaml --set run.machine=@/machine.json --set output.dir=@/planned", 0,
-           "done in");
-    drop(world, "planned");
-    drop(world, "machine.json");
-}
-
-/* GPUs that are not here, planned for by their file: every rank's lanes and links. */
-static void a_step_on_a_machine_that_is_not_here(void **state)
-{
-    const struct world *world = *state;
-    static const char gpu[] = "{\"memory_bytes\": 25769803776, \"h2d_bytes_per_second\": 25e9,"
-                              " \"d2h_bytes_per_second\": 25e9, \"memory_bytes_per_second\": 9e11,"
-                              " \"gemm_flops_per_second\": 1e14}";
-    char text[1536];
-    snprintf(text, sizeof text,
-             "{\"format\": 1, \"cpus\": 2, \"memory_total_bytes\": 17179869184,"
-             " \"memory_available_bytes\": 17179869184, \"gpus\": [%s, %s, %s, %s]}\n",
-             gpu, gpu, gpu, gpu);
-    put(world, "gpus.json", text);
-    struct sw_test_output output =
-        sw_test_expect(world->at,
-                       "bench step @/job.yaml --machine @/gpus.json --set devices.kind=cuda --set "
-                       "parallel.pipeline=2 --set parallel.data=2 --set parallel.zero=2",
-                       0, "products 100000.0 GFLOP/s");
-    double bubble = number_after(output.out, "bubble      ");
-    double most = number_after(output.out, "most on rank ");
-    assert_true(bubble > 0 && bubble < 100 && most >= 0 && most < 4);
-    assert_non_null(strstr(output.out, "\nrank  bubble"));
-    double idle = 0;
-    for (int rank = 0; rank < 4; rank++) {
-        char line[16];
-        snprintf(line, sizeof line, "\n%4d ", rank);
-        idle += number_after(output.out, line) / 4;
-    }
-    assert_true(idle > bubble - 0.2 && idle < bubble + 0.2); /* as printed, to a tenth */
-    sw_test_output_free(&output);
-    expect(world, "plan @/job.yaml --machine @/gpus.json --set devices.kind=cuda", 0, "s a step");
-    expect(world,
-           "plan @/job.yaml --machine @/gpus.json --set parallel.data=5 --set train.global_batch=8 "
-           "--set devices.kind=auto",
-           2, "5 ranks, but 4 GPUs");
-    put(world, "none.json", "{\"format\": 1, \"cpus\": 2, \"memory_total_bytes\": 17179869184}\n");
-    expect(world, "plan @/job.yaml --machine @/none.json --set devices.kind=cuda", 2,
-           "--machine: it has no GPU");
-    drop(world, "none.json");
-    drop(world, "gpus.json");
-}
-
 /* ---- room for what is written ---- */
 
 static void room_is_counted(void **state)
@@ -574,50 +333,6 @@ static void too_little_room_is_refused_with_numbers(void **state)
     expect(world, "init --config @/huge.json --tokenizer @/spiece.model --out @/huge", 3,
            "does not fit: the weights take");
     assert_false(has(world, "huge"));
-}
-
-/* ---- planning ---- */
-
-/* With and without a machine file a step is predicted, and it is said by what. */
-static void a_plan_says_how_long_a_step_takes_and_by_what(void **state)
-{
-    const struct world *world = *state;
-    struct sw_test_output output =
-        sw_test_expect(world->at, "plan @/job.yaml", 0, "s a step; bound by ");
-    assert_non_null(strstr(output.out, "rates                  measured just now: products "));
-    assert_null(strstr(output.out, "nominal"));
-    sw_test_output_free(&output);
-    expect(world, "plan @/job.yaml --set offload.optimizer=nvme --set offload.nvme=[@]", 0,
-           "drives' reads 2.5 GB/s (nominal), writes 1.5 GB/s (nominal)\n");
-    put(world, "slow.json",
-        "{\"format\": 1, \"cpus\": 2, \"memory_total_bytes\": 17179869184,"
-        " \"memory_available_bytes\": 17179869184, \"gemm_flops_per_second\": 1e6}\n");
-    output = sw_test_expect(world->at, "plan @/job.yaml --json --machine @/slow.json", 0, "");
-    put(world, "slow.out", output.out);
-    double flops = field(world, "slow.out", 0, "step_flops");
-    assert_true(field(world, "slow.out", 0, "step_seconds") >= 0.9 * flops / 1e6);
-    assert_non_null(strstr(output.out, "/slow.json\", \"gemm_flops\": 1e+06"));
-    assert_non_null(strstr(output.out, "\"nominal\": [\"host_bytes\", \"optimizer_bytes\"]"));
-    sw_test_output_free(&output);
-}
-
-/* Directories that nothing spills to are named; where something does, nothing is said. */
-static void settings_without_effect_are_named(void **state)
-{
-    const struct world *world = *state;
-    static const char note[] = "nothing spills; unused: offload.nvme, io.verify\n";
-    expect(world,
-           "train @/job.yaml --set output.dir=@/idle --set offload.nvme=[@] --set io.verify=true",
-           0, note);
-    drop(world, "idle");
-    struct sw_test_output output =
-        sw_test_expect(world->at,
-                       "train @/job.yaml --set output.dir=@/busy --set offload.nvme=[@] "
-                       "--set offload.optimizer=nvme",
-                       0, "the model is in");
-    assert_null(strstr(output.log, "unused"));
-    sw_test_output_free(&output);
-    drop(world, "busy");
 }
 
 /* ---- evaluation ---- */
@@ -751,8 +466,6 @@ static void a_stop_while_evaluating_keeps_everything(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_step_is_predicted_and_run),
-        cmocka_unit_test(a_step_on_a_machine_that_is_not_here),
         cmocka_unit_test(settings_are_refused_before_anything_is_done),
         cmocka_unit_test(what_cannot_be_used_is_named_by_its_setting),
         cmocka_unit_test(init_takes_an_empty_directory),
@@ -761,8 +474,6 @@ int main(void)
         cmocka_unit_test(a_finished_run_is_left_alone),
         cmocka_unit_test(a_resumed_run_says_what_is_set_otherwise),
         cmocka_unit_test(a_damaged_checkpoint_is_not_the_end),
-        cmocka_unit_test(a_plan_says_how_long_a_step_takes_and_by_what),
-        cmocka_unit_test(settings_without_effect_are_named),
         cmocka_unit_test(evaluations_are_kept_in_a_file),
         cmocka_unit_test(a_stop_before_the_first_step_leaves_nothing),
         cmocka_unit_test(a_stop_while_evaluating_keeps_everything),
@@ -770,5 +481,5 @@ int main(void)
         cmocka_unit_test(too_little_room_is_refused_with_numbers),
         cmocka_unit_test(a_trace_goes_into_the_run_directory),
     };
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, sw_test_world_open, sw_test_world_close);
 }

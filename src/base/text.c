@@ -107,6 +107,15 @@ void sw_text_add_size(struct sw_text *text, int64_t bytes)
         sw_text_add(text, "%.1f %s", value, units[unit]);
 }
 
+void sw_text_add_seconds(struct sw_text *text, double seconds)
+{
+    static const char *const units[] = {"s", "ms", "us"};
+    int unit = 0;
+    for (; unit < 2 && seconds > 0 && seconds < 1; unit++)
+        seconds *= 1000;
+    sw_text_add(text, "%.3f %s", seconds, units[unit]);
+}
+
 const char *sw_text_plural(int64_t count)
 {
     return count == 1 ? "" : "s";

@@ -25,8 +25,11 @@ void sw_text_add_json_string(struct sw_text *text, const char *string);
 void sw_text_add_json_double(struct sw_text *text, double value);
 /* Bytes for a person: "512 bytes", "3.2 MiB", "101.5 GiB". */
 void sw_text_add_size(struct sw_text *text, int64_t bytes);
-/* The other way: "4096", "512 MiB", "22.7GiB" (KiB, MiB, GiB, TiB), up to 2^53 bytes. A part of a
- * unit is rounded down to whole bytes; false for a part of a byte, or what is no size. */
+/* A time for a person, to three digits behind the point: "1.250 s", "12.500 ms", "3.000 us". */
+void sw_text_add_seconds(struct sw_text *text, double seconds);
+/* A size of sw_text_add_size's units: "4096", "512 MiB", "22.7GiB" (KiB, MiB, GiB, TiB), up to 2^53
+ * bytes. A part of a unit is rounded down to whole bytes; false for a part of a byte, or what is no
+ * size. */
 bool sw_text_parse_size(const char *text, int64_t *out_bytes);
 /* What makes a noun behind `count` a plural: "s", or nothing behind 1. */
 const char *sw_text_plural(int64_t count);

@@ -155,30 +155,29 @@ static sw_code run(struct sw_session *session, int64_t steps, struct measured *o
 
 static void print_plan(const struct sw_plan *plan)
 {
-    const struct sw_plan_rates *rates = &plan->request.rates;
+    struct sw_text rates = {0};
     printf("plan        %lld row%s as %lld micro-batch%s of %lld; weights %s, optimizer %s, "
            "gradients %s, activations %s\n",
            (long long)plan->request.global_batch, sw_text_plural(plan->request.global_batch),
            (long long)plan->microbatches, plan->microbatches == 1 ? "" : "es",
            (long long)plan->bounds.rows, sw_tier_name(plan->params), sw_tier_name(plan->optimizer),
            sw_tier_name(plan->grads), sw_tier_name(plan->activations));
-    printf("rates       products %.1f GFLOP/s, host memory %.2f GB/s, optimizer %.2f GB/s, copies "
-           "%.2f GB/s, drives read %.2f and write %.2f GB/s\n",
-           rates->gemm_flops / 1e9, rates->host_bytes / 1e9, rates->optimizer_bytes / 1e9,
-           rates->h2d_bytes / 1e9, rates->nvme_read_bytes / 1e9, rates->nvme_write_bytes / 1e9);
+    sw_plan_print_rates(plan, &rates);
+    printf("rates       %s\n", rates.bytes != NULL ? rates.bytes : "");
+    free(rates.bytes);
 }
 
 static void print_prediction(const struct sw_simulation *simulation, double serial_seconds)
 {
     enum sw_resource busiest = sw_simulation_busiest(simulation);
     double busy = simulation->resource_seconds[busiest];
-    printf("makespan    %.4f s; without overlap %.4f s\n", simulation->makespan_seconds,
+    printf("makespan    %.6f s; without overlap %.6f s\n", simulation->makespan_seconds,
            serial_seconds);
-    printf("busiest     %s, %.4f s; makespan / busiest %.3f\n", sw_resource_name(busiest), busy,
+    printf("busiest     %s, %.6f s; makespan / busiest %.3f\n", sw_resource_name(busiest), busy,
            simulation->makespan_seconds / busy);
     for (int i = 0; i < SW_RESOURCES; i++)
         if (simulation->resource_seconds[i] > 0)
-            printf("resource    %-12s %10.4f s %5.1f %%\n", sw_resource_name((enum sw_resource)i),
+            printf("resource    %-12s %10.6f s %5.1f %%\n", sw_resource_name((enum sw_resource)i),
                    simulation->resource_seconds[i],
                    100 * simulation->resource_seconds[i] / simulation->makespan_seconds);
 }
@@ -194,10 +193,10 @@ static void print_lanes(const struct sw_plan *plan, const struct sw_simulation *
     for (int lane = 0; lane < SW_LANES; lane++) {
         double lanes = lane < SW_LANE_OPTIMIZER ? (double)plan->ranks : 1;
         double busy = simulation->busy_seconds[lane] / lanes;
-        printf("%-12s %12.4f %9.1f%% %12.3f", sw_lane_name((enum sw_lane)lane), busy,
+        printf("%-12s %12.6f %9.1f%% %12.3f", sw_lane_name((enum sw_lane)lane), busy,
                100 * busy / simulation->makespan_seconds, (double)bytes[lane] / 1e6);
         if (measured != NULL)
-            printf(" %11.4f %9.1f%%", measured->busy_seconds[lane] / lanes,
+            printf(" %11.6f %9.1f%%", measured->busy_seconds[lane] / lanes,
                    100 * measured->busy_seconds[lane] / lanes / measured->seconds);
         printf("\n");
     }
@@ -273,7 +272,7 @@ static sw_code predict(struct sw_session *session, int64_t steps, double *queue_
     print_prediction(&simulation, serial.makespan_seconds);
     print_bubble(plan, &simulation);
     if (steps > 0)
-        printf("run         %.4f s a step, median of %lld; %.3f of the makespan\n",
+        printf("run         %.6f s a step, median of %lld; %.3f of the makespan\n",
                measured.seconds, (long long)steps, measured.seconds / simulation.makespan_seconds);
     print_lanes(plan, &simulation, steps > 0 ? &measured : NULL);
     if (plan->ranks > 1)

@@ -10,7 +10,8 @@
 /* Without a machine file: of this one's CPUs what a second tells, or nothing where memory is short;
  * of a GPU and drives nominal rates. Placement goes by nominal rates, as
  * that of train does: two runs of one job must not differ by what was measured. */
-static sw_code price(struct sw_session *session, struct sw_err *err)
+static sw_code price(struct sw_session *session, const struct sw_plan_request *request,
+                     struct sw_err *err)
 {
     enum { ELEMENTS = 4 << 20 };
     bool gpu = session->device->asynchronous;
@@ -22,16 +23,12 @@ static sw_code price(struct sw_session *session, struct sw_err *err)
     if (measured)
         sw_plan_rates_of_machine(machine, false, &rates);
     rates.device_is_host = !gpu;
-    if (gpu) { /* a plain one of these years */
-        rates.gemm_flops = 1e14;
-        rates.device_bytes = 1e12;
-        rates.h2d_bytes = rates.d2h_bytes = 2e10;
-        rates.origin = "host measured just now, GPU nominal (link 20 GB/s, memory 1000 GB/s)";
-    } else {
-        rates.origin = measured ? "measured just now" : "nominal";
-    }
+    if (gpu) /* nothing is known of it */
+        rates.gemm_flops = rates.device_bytes = rates.h2d_bytes = rates.d2h_bytes = 0;
+    rates.origin = measured ? "measured just now" : "nominal";
     free(machine);
-    return sw_plan_price(session->plan, &rates, err);
+    sw_code code = sw_plan_price(session->plan, &rates, err);
+    return code == SW_OK ? sw_plan_price_schedules(session->plan, request, err) : code;
 }
 
 /* `origin`: NULL without a machine file. */
@@ -43,7 +40,8 @@ static sw_code print_plan(struct sw_session *session, const struct sw_plan_reque
     rates.origin = origin;
     sw_code code = sw_session_plan(session, request, err);
     if (code == SW_OK)
-        code = origin != NULL ? sw_plan_price(session->plan, &rates, err) : price(session, err);
+        code = origin != NULL ? sw_plan_price(session->plan, &rates, err)
+                              : price(session, request, err);
     if (code != SW_OK)
         return code;
     if (json)

@@ -73,6 +73,7 @@ void sw_cli_machine_use(const struct sw_machine *machine, const struct sw_config
     bool gpu = request->device_is_remote;
     int64_t host_bytes = sw_machine_host_bytes(machine) / 10 * 9;
     sw_plan_rates_of_machine(machine, gpu, &request->rates);
+    request->rates.origin = "--machine";
     request->host_memory_bytes = config->offload.host_memory_bytes;
     request->total_memory_bytes = gpu ? 0 : host_bytes;
     if (gpu && request->host_memory_bytes == 0)

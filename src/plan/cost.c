@@ -293,6 +293,27 @@ sw_code sw_plan_price(struct sw_plan *plan, const struct sw_plan_rates *rates, s
     return code;
 }
 
+sw_code sw_plan_price_schedules(struct sw_plan *plan, const struct sw_plan_request *request,
+                                struct sw_err *err)
+{
+    sw_code code = SW_OK;
+    for (int i = SW_SCHEDULE_LAYERED; i <= SW_SCHEDULE_GPIPE && code == SW_OK; i++) {
+        struct sw_plan_request other = *request;
+        struct sw_plan *made = NULL;
+        if (plan->schedule_seconds[i] <= 0)
+            continue;
+        other.schedule = (enum sw_schedule)i;
+        if (other.schedule != plan->schedule)
+            code = sw_plan_make(&made, &other, err);
+        if (code == SW_OK && made != NULL)
+            code = sw_plan_price(made, &plan->request.rates, err);
+        if (code == SW_OK)
+            plan->schedule_seconds[i] = (made != NULL ? made : plan)->predicted.makespan_seconds;
+        sw_plan_free(made);
+    }
+    return code;
+}
+
 void sw_plan_lane_bytes(const struct sw_plan *plan, const struct sw_program *program,
                         int64_t out[SW_LANES])
 {

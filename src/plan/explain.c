@@ -1,6 +1,7 @@
 /* A plan in words: tables for a person, JSON for programs. */
 #include "plan/search.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 static double mib(int64_t bytes)
@@ -34,36 +35,45 @@ static void print_budget(const struct sw_plan *plan, struct sw_text *out)
 struct rate {
     const char *name, *key;
     double known, used; /* a second; known 0: a nominal one is used */
-    bool flops;
+    bool flops, matters;
 };
-enum { RATES = 5 };
+enum { RATES = 7 };
 
 static int list_rates(const struct sw_plan *plan, struct rate out[RATES])
 {
     const struct sw_plan_rates *known = &plan->request.rates;
     const struct sw_plan_rates used = sw_plan_rates_complete(known);
+    bool spills = plan->total_bytes[SW_TIER_NVME] > 0;
     const struct rate rates[RATES] = {
-        {"products", "gemm_flops", known->gemm_flops, used.gemm_flops, true},
-        {"host memory", "host_bytes", known->host_bytes, used.host_bytes, false},
-        {"optimizer", "optimizer_bytes", known->optimizer_bytes, used.optimizer_bytes, false},
-        {"drives' reads", "nvme_read_bytes", known->nvme_read_bytes, used.nvme_read_bytes, false},
-        {"writes", "nvme_write_bytes", known->nvme_write_bytes, used.nvme_write_bytes, false},
+        {"products", "gemm_flops", known->gemm_flops, used.gemm_flops, true, true},
+        {"device memory", "device_bytes", known->device_bytes, used.device_bytes, false,
+         !known->device_is_host},
+        {"host memory", "host_bytes", known->host_bytes, used.host_bytes, false, true},
+        {"optimizer", "optimizer_bytes", known->optimizer_bytes, used.optimizer_bytes, false, true},
+        {"copies", "h2d_bytes", known->h2d_bytes, used.h2d_bytes, false, true},
+        {"drives' reads", "nvme_read_bytes", known->nvme_read_bytes, used.nvme_read_bytes, false,
+         spills},
+        {"writes", "nvme_write_bytes", known->nvme_write_bytes, used.nvme_write_bytes, false,
+         spills},
     };
-    memcpy(out, rates, sizeof rates);
-    return plan->total_bytes[SW_TIER_NVME] > 0 ? RATES : RATES - 2;
+    int count = 0;
+    for (int i = 0; i < RATES; i++)
+        if (rates[i].matters)
+            out[count++] = rates[i];
+    return count;
 }
 
-static void print_rates(const struct sw_plan *plan, struct sw_text *out)
+void sw_plan_print_rates(const struct sw_plan *plan, struct sw_text *out)
 {
     struct rate rates[RATES];
     int count = list_rates(plan, rates);
-    if (plan->request.rates.origin == NULL)
-        return;
-    sw_text_add(out, "  rates                  %s: ", plan->request.rates.origin);
     for (int i = 0; i < count; i++)
-        sw_text_add(out, "%s%s %.4g %s%s", i > 0 ? ", " : "", rates[i].name, rates[i].used / 1e9,
-                    rates[i].flops ? "GFLOP/s" : "GB/s", rates[i].known > 0 ? "" : " (nominal)");
-    sw_text_add(out, "\n");
+        sw_text_add(out, "%s%s %.*f %s%s", i > 0 ? ", " : "", rates[i].name,
+                    rates[i].used < 1e9    ? 3
+                    : rates[i].used < 1e11 ? 1
+                                           : 0,
+                    rates[i].used / 1e9, rates[i].flops ? "GFLOP/s" : "GB/s",
+                    rates[i].known > 0 ? "" : " (nominal)");
 }
 
 static void json_rates(const struct sw_plan *plan, struct sw_text *out)
@@ -93,13 +103,18 @@ static void print_schedule(const struct sw_plan *plan, struct sw_text *out)
 {
     sw_text_add(out, "schedule   %s", sw_schedule_name(plan->schedule));
     const char *comma = plan->request.schedule == SW_SCHEDULE_AUTO ? ": predicted " : NULL;
+    bool passed_by = false;
     for (int i = SW_SCHEDULE_LAYERED; comma != NULL && i <= SW_SCHEDULE_GPIPE; i++) {
         if (plan->schedule_seconds[i] <= 0)
             continue;
-        sw_text_add(out, "%s%s %.4g s", comma, sw_schedule_name((enum sw_schedule)i),
-                    plan->schedule_seconds[i]);
+        sw_text_add(out, "%s%s ", comma, sw_schedule_name((enum sw_schedule)i));
+        sw_text_add_seconds(out, plan->schedule_seconds[i]);
         comma = ", ";
+        passed_by =
+            passed_by || plan->schedule_seconds[i] < 0.99 * plan->schedule_seconds[plan->schedule];
     }
+    if (passed_by)
+        sw_text_add(out, "; chosen by nominal rates, as train does without run.machine");
     if (comma != NULL && plan->schedule_seconds[SW_SCHEDULE_1F1B] <= 0)
         sw_text_add(out, "; 1f1b and gpipe keep weights and gradients on the devices, where they "
                          "do not fit or are not wanted");
@@ -154,6 +169,24 @@ static const char *binding(const struct sw_plan *plan)
     return sw_resource_name(sw_simulation_busiest(&plan->predicted));
 }
 
+/* Points below each other where units are the same. */
+static void print_lanes(const struct sw_plan *plan, struct sw_text *out)
+{
+    for (int lane = 0; lane < SW_LANES; lane++) {
+        struct sw_text time = {0};
+        if (plan->predicted.busy_seconds[lane] <= 0)
+            continue;
+        sw_text_add_seconds(&time, plan->predicted.busy_seconds[lane]);
+        int number = time.bytes != NULL ? (int)strcspn(time.bytes, " ") : 0;
+        if (number > 0)
+            sw_text_add(out, "  %-22s %10.*s%-3s busy\n", sw_lane_name((enum sw_lane)lane), number,
+                        time.bytes, time.bytes + number);
+        else
+            out->failed = true;
+        free(time.bytes);
+    }
+}
+
 void sw_plan_print(const struct sw_plan *plan, struct sw_text *out)
 {
     const struct sw_model *model = plan->request.model;
@@ -186,13 +219,15 @@ void sw_plan_print(const struct sw_plan *plan, struct sw_text *out)
         return;
     bool cpus = plan->request.rates.device_is_host &&
                 sw_simulation_busiest(&plan->predicted) == SW_RESOURCE_DEVICE;
-    sw_text_add(out, "\npredicted  %.3f s a step; bound by %s%s\n",
-                plan->predicted.makespan_seconds, binding(plan), cpus ? " (the CPUs)" : "");
-    for (int lane = 0; lane < SW_LANES; lane++)
-        if (plan->predicted.busy_seconds[lane] > 0)
-            sw_text_add(out, "  %-22s %10.3f s busy\n", sw_lane_name((enum sw_lane)lane),
-                        plan->predicted.busy_seconds[lane]);
-    print_rates(plan, out);
+    sw_text_add(out, "\npredicted  ");
+    sw_text_add_seconds(out, plan->predicted.makespan_seconds);
+    sw_text_add(out, " a step; bound by %s%s\n", binding(plan), cpus ? " (the CPUs)" : "");
+    print_lanes(plan, out);
+    if (plan->request.rates.origin == NULL)
+        return;
+    sw_text_add(out, "  rates                  %s: ", plan->request.rates.origin);
+    sw_plan_print_rates(plan, out);
+    sw_text_add(out, "\n");
 }
 
 static void json_integer(struct sw_text *out, const char *key, int64_t value)

@@ -376,6 +376,8 @@ static sw_code consider(struct search *search, const struct genes *genes, struct
     sw_plan_drop_programs(plan);
     if (code != SW_OK)
         return code;
+    if (search->found && simulation.makespan_seconds != search->best_seconds)
+        plan->chosen_by_rates = true;
     if (!search->found || simulation.makespan_seconds < search->best_seconds) {
         search->found = true;
         search->best_seconds = simulation.makespan_seconds;
@@ -596,6 +598,8 @@ static sw_code look(struct search *search, int64_t chunk_bytes, struct sw_err *e
         search->wanted[WEIGHTS] = layered ? weights : SW_TIER_DEVICE;
         search->wanted[GRADIENTS] = layered ? gradients : SW_TIER_DEVICE;
         code = look_at(search, all[i], chunk_bytes, err);
+        if (search->found && best.found && search->best_seconds != best.best_seconds)
+            search->plan->chosen_by_rates = true;
         if (search->found && (!best.found || search->best_seconds < CLEARLY * best.best_seconds)) {
             best.best = search->best;
             best.best_seconds = search->best_seconds;

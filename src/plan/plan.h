@@ -150,6 +150,7 @@ struct sw_plan {
     struct sw_simulation predicted;
     bool has_prediction;
     double schedule_seconds[SW_SCHEDULE_GPIPE + 1]; /* as predicted; 0: not looked at, or no fit */
+    bool chosen_by_rates; /* several candidates fitted, and differed in how long they take */
     /* SW_FOR_TRAINING: step, drain, evaluation. SW_FOR_EVALUATION: evaluation. SW_FOR_GENERATION:
      * begin, decode. */
     struct sw_program *step, *drain, *evaluation, *begin, *decode;
@@ -172,6 +173,12 @@ const char *sw_tier_name(enum sw_tier tier);
  * as it is. */
 sw_code sw_plan_price(struct sw_plan *plan, const struct sw_plan_rates *rates,
                       struct sw_err *err) SW_WARN_UNUSED;
+/* And what the other schedules that were looked at would take, by the rates that the plan has now;
+ * `request` is what it was made from. */
+sw_code sw_plan_price_schedules(struct sw_plan *plan, const struct sw_plan_request *request,
+                                struct sw_err *err) SW_WARN_UNUSED;
+/* The rates that a prediction goes by, nominal ones marked: "products 80 GFLOP/s, ...". */
+void sw_plan_print_rates(const struct sw_plan *plan, struct sw_text *out);
 /* Tables for a person; one JSON object. */
 void sw_plan_print(const struct sw_plan *plan, struct sw_text *out);
 void sw_plan_print_json(const struct sw_plan *plan, struct sw_text *out);

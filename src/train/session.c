@@ -349,8 +349,10 @@ sw_code sw_session_plan(struct sw_session *session, const struct sw_plan_request
     sw_code code = sw_plan_make(&session->plan, request, err);
     if (code == SW_E_USAGE)
         return sw_config_locate(session->config, err);
-    if (code == SW_OK && request->purpose == SW_FOR_TRAINING)
+    if (code == SW_OK && request->purpose == SW_FOR_TRAINING) {
         sw_tiers_note_unused(session->config, session->plan, &session->progress);
+        sw_tiers_note_rates(session->plan, &session->progress);
+    }
     return code;
 }
 

@@ -107,6 +107,14 @@ bool sw_tiers_spill(const struct sw_config *config, const struct sw_numa *numa,
     return true;
 }
 
+void sw_tiers_note_rates(const struct sw_plan *plan, struct sw_progress *progress)
+{
+    if (plan->chosen_by_rates && plan->request.rates.origin == NULL)
+        sw_progress_say(progress, "note: placed by nominal rates; `spillway probe --out "
+                                  "machine.json` and run.machine: machine.json place by those of "
+                                  "this machine");
+}
+
 void sw_tiers_note_unused(const struct sw_config *config, const struct sw_plan *plan,
                           struct sw_progress *progress)
 {

@@ -28,5 +28,7 @@ bool sw_tiers_spill(const struct sw_config *config, const struct sw_numa *numa,
 /* A line that names the settings that were given and do nothing under this plan, if any. */
 void sw_tiers_note_unused(const struct sw_config *config, const struct sw_plan *plan,
                           struct sw_progress *progress);
+/* A line where several placements fitted and nominal rates chose: what lets measured ones do it. */
+void sw_tiers_note_rates(const struct sw_plan *plan, struct sw_progress *progress);
 
 #endif

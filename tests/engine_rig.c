@@ -65,6 +65,7 @@ static void set_optimizer(struct rig *rig, const struct setup *setup)
 
 static struct sw_plan_request make_request(const struct rig *rig, const struct setup *setup)
 {
+    static const struct sw_plan_rates none;
     return (struct sw_plan_request){
         .model = rig->model,
         .optim = setup->purpose == SW_FOR_TRAINING ? &rig->optim : NULL,
@@ -98,6 +99,7 @@ static struct sw_plan_request make_request(const struct rig *rig, const struct s
         .mailbox = setup->mailbox,
         .device_is_remote = setup->remote,
         .where = setup->where,
+        .rates = setup->rates != NULL ? *setup->rates : none,
     };
 }
 

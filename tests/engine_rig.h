@@ -20,6 +20,7 @@ struct setup {
     /* Tiers; 0: auto */
     enum sw_tier params, optimizer, grads, activations;
     enum sw_step_where where;
+    const struct sw_plan_rates *rates; /* of a device beside the host; NULL: none are known */
     int64_t prefetch_depth, chunk_bytes, device_memory_bytes, host_memory_bytes;
     const struct sw_aio_method *method;
     bool verify;

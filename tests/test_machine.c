@@ -16,6 +16,7 @@ static void make_machine(void)
     machine.memlock_bytes = 65536;
     machine.io_uring = true;
     machine.triad_bytes_per_second = 41.25e9;
+    machine.memory_bytes_per_second = 1.5e11;
     machine.optimizer_bytes_per_second = 0.1;
     snprintf(machine.gpu_versions, sizeof machine.gpu_versions, "driver CUDA 13.0");
     machine.gpu_count = 2;

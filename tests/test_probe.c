@@ -154,6 +154,28 @@ static void test_this_machine(void **state)
     free(scratch);
 }
 
+/* By the CPU back end for a GPU: what is measured is said. */
+static void test_shared_memory(void **state)
+{
+    (void)state;
+    struct sw_err err = {0};
+    struct sw_pool *pool;
+    assert_ok(sw_pool_open(&pool, 2, &err), &err);
+    sw_machine_init(&machine);
+    machine.gpu_count = 1;
+    machine.gpus[0].h2d_bytes_per_second = 1e9;
+    machine.memcpy_bytes_per_second = 2e9;
+    assert_ok(sw_probe_shared_memory(&sw_cpu_device_ops, pool, &machine, &err), &err);
+    assert_true(machine.memory_bytes_per_second > 0);
+    machine.triad_bytes_per_second = 1e9;
+    struct sw_text text = {0};
+    sw_probe_print(&machine, &text);
+    assert_ok(sw_text_check(&text, "a machine", &err), &err);
+    assert_non_null(strstr(text.bytes, "CPUs and GPUs' links at once"));
+    free(text.bytes);
+    sw_pool_close(pool);
+}
+
 static void test_map(void **state)
 {
     (void)state;
@@ -278,9 +300,13 @@ const char *__asan_default_options(void)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_what_will_hurt), cmocka_unit_test(test_what_will_hurt_on_gpus),
-        cmocka_unit_test(test_this_machine),   cmocka_unit_test(test_map),
-        cmocka_unit_test(test_sizes),          cmocka_unit_test(test_split),
+        cmocka_unit_test(test_what_will_hurt),
+        cmocka_unit_test(test_what_will_hurt_on_gpus),
+        cmocka_unit_test(test_this_machine),
+        cmocka_unit_test(test_shared_memory),
+        cmocka_unit_test(test_map),
+        cmocka_unit_test(test_sizes),
+        cmocka_unit_test(test_split),
         cmocka_unit_test(test_commands),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

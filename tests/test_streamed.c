@@ -134,6 +134,79 @@ static void nor_over_replicas(void **state)
     compare(&base, OF_GRIDS, OF_GRIDS_COUNT);
 }
 
+/* The step that is planned for, and by `auto` how many units stream. */
+static double predicted(const struct sw_plan_rates *rates, enum sw_step_where where,
+                        int64_t *streamed)
+{
+    const struct setup setup = {.micro_batch = 4,
+                                .optimizer = HOST,
+                                .where = where,
+                                .rates = rates,
+                                .remote = true,
+                                .encoder = 8,
+                                .decoder = 8};
+    struct rig rig;
+    assert_ok(try_plan_rig(&rig, &setup), &rig.err);
+    double seconds = rig.plan->predicted.makespan_seconds;
+    *streamed = 0;
+    for (int64_t i = 0; i < rig.model->unit_count; i++)
+        *streamed += rig.plan->homes[i].streamed;
+    close_rig(&rig);
+    return seconds;
+}
+
+/* A host that takes as long over all units as its links would: both at once are faster than either.
+ * With slow links nothing is streamed. */
+static void auto_streams_what_is_faster_so(void **state)
+{
+    (void)state;
+    struct sw_plan_rates rates = {.gemm_flops = 1e12,
+                                  .device_bytes = 1e12,
+                                  .optimizer_bytes = 2e8,
+                                  .host_bytes = 2e8,
+                                  .memory_bytes = 1e9,
+                                  .h2d_bytes = 7e7,
+                                  .d2h_bytes = 7e7};
+    int64_t streamed, all;
+    double host = predicted(&rates, SW_STEP_HOST, &streamed);
+    assert_int_equal(streamed, 0);
+    double stream = predicted(&rates, SW_STEP_STREAM, &all);
+    double best = predicted(&rates, SW_STEP_AUTO, &streamed);
+    assert_true(streamed > 0 && streamed < all);
+    assert_true(best < 0.8 * host && best < 0.8 * stream);
+    /* What links and CPUs share is all used up by the CPUs. */
+    rates.memory_bytes = 0;
+    double shared = predicted(&rates, SW_STEP_AUTO, &streamed);
+    assert_true(shared > best);
+    rates.h2d_bytes = rates.d2h_bytes = 1e6;
+    host = predicted(&rates, SW_STEP_HOST, &streamed);
+    best = predicted(&rates, SW_STEP_AUTO, &streamed);
+    assert_int_equal(streamed, 0);
+    assert_true(best == host);
+}
+
+static void and_ends_as_the_host_does(void **state)
+{
+    (void)state;
+    static const struct sw_plan_rates rates = {.gemm_flops = 1e12,
+                                               .device_bytes = 1e12,
+                                               .optimizer_bytes = 2e8,
+                                               .host_bytes = 2e8,
+                                               .memory_bytes = 1e9,
+                                               .h2d_bytes = 7e7,
+                                               .d2h_bytes = 7e7};
+    struct setup setup = {
+        .micro_batch = 4, .threads = 2, .bf16 = true, .remote = true, .rates = &rates};
+    setup.optimizer = HOST;
+    struct outcome have = train(&setup);
+    setup.where = SW_STEP_HOST;
+    struct outcome want = train(&setup);
+    assert_true(have.streamed > 0 && want.streamed == 0);
+    assert_same_outcome(&want, &have, "auto");
+    free_outcome(&want);
+    free_outcome(&have);
+}
+
 static void adafactor_is_refused_by_name(void **state)
 {
     (void)state;
@@ -154,6 +227,8 @@ int main(void)
         cmocka_unit_test(nor_when_stepping_early),
         cmocka_unit_test(nor_over_stages),
         cmocka_unit_test(nor_over_replicas),
+        cmocka_unit_test(auto_streams_what_is_faster_so),
+        cmocka_unit_test(and_ends_as_the_host_does),
         cmocka_unit_test(adafactor_is_refused_by_name),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,12 +1,15 @@
 /* GPUs for `spillway probe`: what they are, and their rates by the code that training runs. */
+#include "base/mem.h"
 #include "base/random.h"
 #include "cli/probe.h"
 #include "kernels/kernels.h"
 
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
-enum { REPEATS = 5, SIDE = 8192 };
+enum { REPEATS = 5, SIDE = 8192, PIECE_BYTES = 1 << 20 };
 static const int64_t copy_bytes = 256 << 20, matrix_bytes = (int64_t)SIDE * SIDE * 2;
 
 /* One GPU while it is measured. */
@@ -168,4 +171,79 @@ sw_code sw_probe_gpus(const struct sw_device_ops *ops, const struct sw_topo *top
             code = measure_gpu(ops, i, gpu, err);
     }
     return code;
+}
+
+/* ---- host memory that CPUs and links share ---- */
+
+struct host_copy {
+    char *to, *from;
+};
+
+static void copy_piece(void *context, int64_t index, int64_t worker)
+{
+    const struct host_copy *copy = context;
+    (void)worker;
+    memcpy(copy->to + index * PIECE_BYTES, copy->from + index * PIECE_BYTES, PIECE_BYTES);
+}
+
+/* All links both ways, and CPUs that copy for about as long: what they move a second. */
+static sw_code time_all(const struct rig *rigs, int gpus, struct sw_pool *pool,
+                        struct host_copy *host, int64_t rounds, double *out, struct sw_err *err)
+{
+    double begin = now_seconds();
+    double bytes = 2.0 * (double)gpus * (double)copy_bytes;
+    sw_code code = SW_OK;
+    for (int i = 0; i < gpus; i++) {
+        run_up(&rigs[i]);
+        rigs[i].ops->copy(rigs[i].down, rigs[i].pinned, rigs[i].buffers[1], copy_bytes);
+    }
+    for (int64_t i = 0; i < rounds; i++) {
+        sw_pool_run(pool, copy_piece, host, copy_bytes / PIECE_BYTES);
+        bytes += 2.0 * (double)copy_bytes;
+    }
+    for (int i = 0; i < gpus && code == SW_OK; i++) {
+        code = rigs[i].ops->stream_sync(rigs[i].up, err);
+        if (code == SW_OK)
+            code = rigs[i].ops->stream_sync(rigs[i].down, err);
+    }
+    *out = bytes / (now_seconds() - begin);
+    return code;
+}
+
+/* Rounds of copies by the CPUs that take as long as a link's copy. */
+static int64_t rounds_of(const struct sw_machine *machine)
+{
+    double link = machine->gpus[0].h2d_bytes_per_second;
+    double rounds = link > 0 ? machine->memcpy_bytes_per_second / (2 * link) : 1;
+    return rounds < 1 ? 1 : (int64_t)(rounds + 0.5);
+}
+
+sw_code sw_probe_shared_memory(const struct sw_device_ops *ops, struct sw_pool *pool,
+                               struct sw_machine *machine, struct sw_err *err)
+{
+    enum { MOST_GPUS = 8 };
+    struct rig rigs[MOST_GPUS] = {0};
+    int gpus = machine->gpu_count < MOST_GPUS ? machine->gpu_count : MOST_GPUS;
+    struct host_copy host = {sw_aligned_alloc(copy_bytes), sw_aligned_alloc(copy_bytes)};
+    sw_code code = host.to != NULL && host.from != NULL
+                       ? SW_OK
+                       : SW_FAIL(err, SW_E_MEMORY, "no memory to time copies of 256 MiB");
+    for (int i = 0; i < gpus && code == SW_OK; i++) {
+        rigs[i].ops = ops;
+        code = rig_open(&rigs[i], i, err);
+    }
+    double best = 0;
+    for (int i = 0; i <= REPEATS && code == SW_OK; i++) { /* the first one does not count */
+        double rate = 0;
+        code = time_all(rigs, gpus, pool, &host, rounds_of(machine), &rate, err);
+        if (i > 0 && rate > best)
+            best = rate;
+    }
+    for (int i = 0; i < gpus; i++)
+        rig_close(&rigs[i]);
+    free(host.to);
+    free(host.from);
+    if (code == SW_OK)
+        machine->memory_bytes_per_second = best;
+    return code != SW_OK ? sw_err_while(err, "measuring what CPUs and GPUs share") : SW_OK;
 }

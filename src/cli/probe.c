@@ -65,6 +65,8 @@ static sw_code probe_host(const struct sw_probe_options *options, struct sw_mach
         return code;
     report(&progress, 0);
     code = sw_rates_measure(pool, elements, machine, err);
+    if (code == SW_OK && options->gpus != NULL && machine->gpu_count > 0)
+        code = sw_probe_shared_memory(options->gpus, pool, machine, err);
     sw_pool_close(pool);
     if (code == SW_OK)
         report(&progress, 1);
@@ -179,6 +181,9 @@ void sw_probe_print(const struct sw_machine *machine, struct sw_text *out)
                     machine->triad_bytes_per_second / 1e9, machine->memcpy_bytes_per_second / 1e9,
                     machine->optimizer_bytes_per_second / 1e9,
                     machine->gemm_flops_per_second / 1e9);
+    if (machine->memory_bytes_per_second > 0)
+        sw_text_add(out, "          CPUs and GPUs' links at once: %.1f GB/s of host memory\n",
+                    machine->memory_bytes_per_second / 1e9);
     print_drives(machine, out);
     sw_probe_warnings(machine, &warnings);
     if (warnings.used_bytes > 0) {

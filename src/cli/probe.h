@@ -2,6 +2,7 @@
 #ifndef SPILLWAY_CLI_PROBE_H
 #define SPILLWAY_CLI_PROBE_H
 
+#include "base/pool.h"
 #include "base/text.h"
 #include "kernels/device.h"
 #include "topo/machine.h"
@@ -25,6 +26,9 @@ sw_code sw_probe_machine(const struct sw_probe_options *options, struct sw_machi
 /* The GPUs: names, memory, nodes; with `measure` their rates too (a second each). */
 sw_code sw_probe_gpus(const struct sw_device_ops *ops, const struct sw_topo *topo, bool measure,
                       struct sw_machine *out, struct sw_err *err) SW_WARN_UNUSED;
+/* Host memory as CPUs and all GPUs' links ask for it at once, by rates that are in `machine`. */
+sw_code sw_probe_shared_memory(const struct sw_device_ops *ops, struct sw_pool *pool,
+                               struct sw_machine *machine, struct sw_err *err) SW_WARN_UNUSED;
 /* Which CPUs, GPUs and drives are near which node: a line for each node. */
 void sw_probe_print_map(const struct sw_topo *topo, const struct sw_machine *machine,
                         struct sw_text *out);

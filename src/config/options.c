@@ -76,7 +76,9 @@ const struct sw_option sw_options[] = {
     {"optimizer.early_step", SW_OPTION_BOOL, AT(optimizer.early_step), "false", NULL, 0, 0,
      "step units during backward; needs optimizer.max_grad_norm: 0"},
     {"optimizer.where", SW_OPTION_CHOICE, AT(optimizer.where), "auto", "auto host device stream", 0,
-     0, "where units are stepped; stream: states off the device pass through it (AdamW)"},
+     0,
+     "where units are stepped; stream: states off the device pass through it (AdamW); auto: "
+     "each where the predicted step is shortest"},
 
     {"precision.compute", SW_OPTION_CHOICE, AT(precision.compute), "auto", FLOATS, 0, 0,
      "type of weights and activations in blocks; auto: bf16 on cuda, fp32 on cpu (which computes "

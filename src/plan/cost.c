@@ -39,6 +39,7 @@ struct sw_plan_rates sw_plan_rates_complete(const struct sw_plan_rates *rates)
     struct sw_plan_rates out = *rates;
     out.gemm_flops = or_else(rates->gemm_flops, nominal->gemm_flops);
     out.host_bytes = or_else(rates->host_bytes, nominal->host_bytes);
+    out.memory_bytes = or_else(rates->memory_bytes, out.host_bytes);
     out.device_bytes = or_else(rates->device_bytes,
                                rates->device_is_host ? out.host_bytes : nominal->device_bytes);
     out.optimizer_bytes = or_else(rates->optimizer_bytes, out.host_bytes);
@@ -58,6 +59,7 @@ void sw_plan_rates_of_machine(const struct sw_machine *machine, bool gpu, struct
         .device_bytes = machine->triad_bytes_per_second,
         .optimizer_bytes = machine->optimizer_bytes_per_second,
         .host_bytes = machine->triad_bytes_per_second,
+        .memory_bytes = machine->memory_bytes_per_second,
         /* A copy reads and writes each byte. */
         .h2d_bytes = machine->memcpy_bytes_per_second / 2,
         .d2h_bytes = machine->memcpy_bytes_per_second / 2,
@@ -189,7 +191,7 @@ static void move_cost(struct sw_op_cost *cost, double bytes, double rate, enum s
     cost->load[resource] = 1;
     if (resource == SW_RESOURCE_DEVICE)
         return;
-    double share = rate / rates->host_bytes;
+    double share = rate / rates->memory_bytes;
     cost->load[SW_RESOURCE_DRAM] = share < 1 ? (float)share : 1;
 }
 

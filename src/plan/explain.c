@@ -37,7 +37,7 @@ struct rate {
     double known, used; /* a second; known 0: a nominal one is used */
     bool flops, matters;
 };
-enum { RATES = 7 };
+enum { RATES = 8 };
 
 static int list_rates(const struct sw_plan *plan, struct rate out[RATES])
 {
@@ -49,6 +49,8 @@ static int list_rates(const struct sw_plan *plan, struct rate out[RATES])
         {"device memory", "device_bytes", known->device_bytes, used.device_bytes, false,
          !known->device_is_host},
         {"host memory", "host_bytes", known->host_bytes, used.host_bytes, false, true},
+        {"with links", "memory_bytes", known->memory_bytes, used.memory_bytes, false,
+         known->memory_bytes > 0},
         {"optimizer", "optimizer_bytes", known->optimizer_bytes, used.optimizer_bytes, false, true},
         {"copies", "h2d_bytes", known->h2d_bytes, used.h2d_bytes, false, true},
         {"drives' reads", "nvme_read_bytes", known->nvme_read_bytes, used.nvme_read_bytes, false,
@@ -187,6 +189,41 @@ static void print_lanes(const struct sw_plan *plan, struct sw_text *out)
     }
 }
 
+/* Units by where they are stepped. */
+struct steppers {
+    long long host, device, streamed;
+};
+
+static struct steppers count_steppers(const struct sw_plan *plan)
+{
+    struct steppers out = {0};
+    for (int64_t i = 0; i < plan->request.model->unit_count; i++) {
+        const struct sw_unit_homes *homes = &plan->homes[i];
+        if (!plan->request.model->units[i].trainable)
+            continue;
+        out.streamed += homes->streamed;
+        out.device += homes->states == SW_TIER_DEVICE;
+        out.host += homes->states != SW_TIER_DEVICE && !homes->streamed;
+    }
+    return out;
+}
+
+static void print_steppers(const struct sw_plan *plan, struct sw_text *out)
+{
+    const struct steppers units = count_steppers(plan);
+    if (plan->request.purpose == SW_FOR_TRAINING)
+        sw_text_add(out, "stepped    %lld units by the host, %lld on the device, %lld through it\n",
+                    units.host, units.device, units.streamed);
+}
+
+static void json_steppers(const struct sw_plan *plan, struct sw_text *out)
+{
+    const struct steppers units = count_steppers(plan);
+    if (plan->request.purpose == SW_FOR_TRAINING)
+        sw_text_add(out, "\"stepped\": {\"host\": %lld, \"device\": %lld, \"stream\": %lld}, ",
+                    units.host, units.device, units.streamed);
+}
+
 void sw_plan_print(const struct sw_plan *plan, struct sw_text *out)
 {
     const struct sw_model *model = plan->request.model;
@@ -205,9 +242,11 @@ void sw_plan_print(const struct sw_plan *plan, struct sw_text *out)
     sw_text_add(out, "bounds     %lld source and %lld target token%s a row\n",
                 (long long)plan->bounds.source_length, (long long)plan->bounds.target_length,
                 sw_text_plural(plan->bounds.target_length));
-    sw_text_add(out, "homes      weights %s, optimizer %s, gradients %s, activations %s\n\n",
+    sw_text_add(out, "homes      weights %s, optimizer %s, gradients %s, activations %s\n",
                 sw_tier_name(plan->params), sw_tier_name(plan->optimizer),
                 sw_tier_name(plan->grads), sw_tier_name(plan->activations));
+    print_steppers(plan, out);
+    sw_text_add(out, "\n");
     print_grid(plan, out);
     print_budget(plan, out);
     sw_text_add(out, "\nprocess    %.1f MiB of memory when the run starts\n",
@@ -270,6 +309,7 @@ void sw_plan_print_json(const struct sw_plan *plan, struct sw_text *out)
                 "\"activations\": \"%s\"}, ",
                 sw_tier_name(plan->params), sw_tier_name(plan->optimizer),
                 sw_tier_name(plan->grads), sw_tier_name(plan->activations));
+    json_steppers(plan, out);
     json_grid(plan, out);
     json_budget(plan, out);
     sw_text_add(out, "\"step_flops\": ");

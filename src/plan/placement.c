@@ -19,6 +19,7 @@ enum {
     HEAD_CHUNK_BYTES = 64 << 20,
     HEAD_CHUNK_STEP = 32,
     GRADIENT_SLOTS = 2,
+    PARTS = 16, /* the share of units to stream is found to one of them */
     DEFAULT_SLOTS = 3,
 };
 
@@ -39,7 +40,8 @@ struct genes {
     int64_t slots;
     int64_t chunk_bytes;
     int64_t device[KINDS], host[KINDS];
-    int64_t streamed; /* units whose states are not on the device, evenly among those */
+    int64_t streamed; /* in PARTS: units whose states are not on the device, evenly among those */
+    bool streamed_stays; /* their gradients have their home where they are stepped */
 };
 
 struct search {
@@ -157,7 +159,7 @@ static enum sw_tier tier_of(const struct genes *genes, enum kind kind, int64_t p
 static bool is_streamed(const struct search *search, const struct genes *genes, int64_t position)
 {
     int64_t all = search->count - genes->device[STATES], at = position - genes->device[STATES];
-    int64_t streamed = genes->streamed < all ? genes->streamed : all;
+    int64_t streamed = (all * genes->streamed + PARTS - 1) / PARTS;
     return at >= 0 && search->plan->request.model->units[search->order[position]].trainable &&
            (at + 1) * streamed / all > at * streamed / all;
 }
@@ -165,13 +167,16 @@ static bool is_streamed(const struct search *search, const struct genes *genes, 
 static void set_homes(const struct search *search, const struct genes *genes)
 {
     struct sw_plan *plan = search->plan;
-    for (int64_t i = 0; i < search->count; i++)
+    for (int64_t i = 0; i < search->count; i++) {
+        bool streamed = is_streamed(search, genes, i);
         plan->homes[search->order[i]] = (struct sw_unit_homes){
             .weights = tier_of(genes, WEIGHTS, i),
             .states = tier_of(genes, STATES, i),
-            .gradient = tier_of(genes, GRADIENTS, i),
-            .streamed = is_streamed(search, genes, i),
+            .gradient =
+                streamed && genes->streamed_stays ? SW_TIER_DEVICE : tier_of(genes, GRADIENTS, i),
+            .streamed = streamed,
         };
+    }
     /* Small, and used all over. */
     plan->homes[plan->request.model->common_unit] = (struct sw_unit_homes){
         .weights = SW_TIER_DEVICE,
@@ -324,7 +329,8 @@ static bool are_same(const struct genes *a, const struct genes *b)
 {
     return a->schedule == b->schedule && a->rows == b->rows && a->recompute == b->recompute &&
            a->activations == b->activations && a->activation_slots == b->activation_slots &&
-           a->slots == b->slots && a->chunk_bytes == b->chunk_bytes &&
+           a->slots == b->slots && a->chunk_bytes == b->chunk_bytes && a->streamed == b->streamed &&
+           a->streamed_stays == b->streamed_stays &&
            memcmp(a->device, b->device, sizeof a->device) == 0 &&
            memcmp(a->host, b->host, sizeof a->host) == 0;
 }
@@ -413,7 +419,7 @@ static sw_code consider_fills(struct search *search, const struct genes *far, st
 /* Units to stream before it is known what that brings. */
 static int64_t streamed_of(const struct search *search)
 {
-    return training(search) && search->plan->request.where == SW_STEP_STREAM ? search->count : 0;
+    return training(search) && search->plan->request.where == SW_STEP_STREAM ? PARTS : 0;
 }
 
 static int64_t slots_of(const struct search *search, int choice)
@@ -565,6 +571,53 @@ static bool moves(enum sw_tier home)
     return home == SW_TIER_HOST || home == SW_TIER_NVME;
 }
 
+/* Around a share of units to stream, ever closer. */
+static sw_code refine_share(struct search *search, struct genes genes, struct sw_err *err)
+{
+    sw_code code = SW_OK;
+    int64_t from = genes.streamed;
+    for (int64_t step = PARTS / 2; step > 0 && code == SW_OK; step /= 2) {
+        for (int way = -1; way <= 1 && code == SW_OK; way += 2) {
+            genes.streamed = from + way * step;
+            if (genes.streamed > 0 && genes.streamed <= PARTS)
+                code = consider_fills(search, &genes, err);
+        }
+        if (search->best.streamed_stays == genes.streamed_stays && search->best.streamed > 0)
+            from = search->best.streamed;
+    }
+    return code;
+}
+
+/* The best so far with some units, or all, streamed, and their gradients where they were or on the
+ * device. Not on the host itself, which a device beside it would have to relieve. */
+static sw_code consider_streams(struct search *search, struct sw_err *err)
+{
+    const struct sw_plan_request *request = &search->plan->request;
+    struct genes genes = search->best, before = search->best;
+    double before_seconds = search->best_seconds;
+    bool chosen = request->where == SW_STEP_STREAM, layered = genes.schedule == SW_SCHEDULE_LAYERED;
+    bool open = request->where == SW_STEP_AUTO && request->device_is_remote;
+    sw_code code = SW_OK;
+    if (!training(search) || request->optim->name != SW_OPTIM_ADAMW || (!open && !chosen))
+        return SW_OK;
+    for (int kind = 0; kind < KINDS; kind++)
+        put_all(search, &genes, (enum kind)kind, far_tier(search, search->wanted[kind]));
+    for (int stays = 0; stays < 2 && code == SW_OK; stays++) {
+        genes.streamed_stays = stays == 1;
+        if (genes.streamed_stays && (!is_open(search, GRADIENTS) || !layered))
+            continue;
+        genes.streamed = chosen ? PARTS : PARTS / 2;
+        code = consider_fills(search, &genes, err);
+        if (code == SW_OK && !chosen)
+            code = refine_share(search, genes, err);
+    }
+    if (search->best_seconds >= CLEARLY * before_seconds) {
+        search->best = before;
+        search->best_seconds = before_seconds;
+    }
+    return code;
+}
+
 static sw_code look_at(struct search *search, enum sw_schedule schedule, int64_t chunk_bytes,
                        struct sw_err *err)
 {
@@ -575,6 +628,8 @@ static sw_code look_at(struct search *search, enum sw_schedule schedule, int64_t
         if (rows == 1 || !rows_are_open(&search->plan->request))
             break;
     }
+    if (code == SW_OK && search->found)
+        code = consider_streams(search, err);
     return code;
 }
 

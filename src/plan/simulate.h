@@ -11,7 +11,8 @@ struct sw_plan_rates {
     double gemm_flops;           /* of the device */
     double device_bytes;         /* of the device's memory, reads plus writes */
     double optimizer_bytes;      /* host optimizer, reads plus writes */
-    double host_bytes;           /* of host memory (triad), reads plus writes */
+    double host_bytes;           /* of host memory by the CPUs (triad), reads plus writes */
+    double memory_bytes;         /* of host memory by CPUs and links at once */
     double h2d_bytes, d2h_bytes; /* of one device's link */
     double peer_bytes;           /* from device to device */
     double nvme_read_bytes, nvme_write_bytes; /* of all spill directories together */

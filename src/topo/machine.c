@@ -78,6 +78,7 @@ static const struct field machine_fields[] = {
     MACHINE(io_uring, FLAG),
     MACHINE(gpu_versions, NAME),
     MACHINE(triad_bytes_per_second, RATE),
+    MACHINE(memory_bytes_per_second, RATE),
     MACHINE(optimizer_bytes_per_second, RATE),
     MACHINE(memcpy_bytes_per_second, RATE),
     MACHINE(gemm_flops_per_second, RATE),

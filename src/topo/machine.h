@@ -57,6 +57,7 @@ struct sw_machine {
     double triad_bytes_per_second;     /* a = b + s c, reads plus writes */
     double optimizer_bytes_per_second; /* AdamW, fp32 states: reads plus writes */
     double memcpy_bytes_per_second;    /* reads plus writes */
+    double memory_bytes_per_second;    /* by them and the GPUs' links at once, reads plus writes */
     double gemm_flops_per_second;      /* fp32 */
 };
 

@@ -137,6 +137,62 @@ static void a_plan_says_how_long_a_step_takes_and_by_what(void **state)
         "products 0.001 GFLOP/s, host memory 20.0 GB/s (nominal), optimizer 20.0 GB/s (nominal)");
 }
 
+/* Adds what a refusal says would do to a command line; the number of settings. `less`: MiB below.
+ */
+static int take_advice(const char *log, int less, char *line, size_t bytes)
+{
+    static const char *const keys[] = {"devices.memory", "offload.host_memory",
+                                       "offload.nvme_capacity"};
+    int count = 0;
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        const char *says = strstr(log, keys[i]), *of = says != NULL ? strstr(says, " of ") : NULL;
+        size_t used = strlen(line);
+        if (of == NULL)
+            continue;
+        snprintf(line + used, bytes - used, " --set %s=%ldMiB", keys[i],
+                 strtol(of + strlen(" of "), NULL, 10) - less);
+        count++;
+    }
+    return count;
+}
+
+/* The change that a refusal prints lets it fit, and where it is one, a MiB less does not. */
+static void a_refusal_names_the_least_that_would_do(void **state)
+{
+    const struct world *world = *state;
+    static const char *const cases[] = {
+        "devices.memory=64KiB", "devices.memory=64KiB --set offload.params=host",
+        "devices.memory=64KiB --set train.recompute=off --set train.micro_batch=4",
+        "devices.memory=64KiB --set parallel.pipeline=2 --set offload.optimizer=nvme",
+        "devices.memory=64KiB --set parallel.data=2 --set parallel.zero=3",
+        "offload.host_memory=64KiB --set offload.grads=host --set offload.optimizer=nvme",
+        "offload.nvme_capacity=64KiB --set offload.optimizer=nvme",
+        /* kept activations need not be there, too */
+        "offload.nvme_capacity=64KiB --set offload.optimizer=nvme --set data.max_source_length=512",
+        "offload.nvme_capacity=64KiB --set offload.activations=nvme --set train.global_batch=24",
+        "offload.nvme_capacity=64KiB --set devices.memory=1MiB --set offload.host_memory=1MiB"};
+    put(world, "rates.json", "{\"cpus\": 2, \"memory_total_bytes\": 1.7e10}\n");
+    put(world, "wide.json", CONFIG(256, 2048));
+    expect(world, "init --config @/wide.json --tokenizer @/spiece.model --out @/wide --no-weights",
+           0, "M");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char line[1024], again[1024];
+        snprintf(line, sizeof line,
+                 "plan @/job.yaml --machine @/rates.json --set model.path=@/wide "
+                 "--set model.random_init=true --set offload.nvme=@ --set %s",
+                 cases[i]);
+        struct sw_test_output output = sw_test_expect(world->at, line, 3, "would do");
+        strcpy(again, line);
+        int count = take_advice(output.log, 0, again, sizeof again);
+        assert_true(count > 0);
+        expect(world, again, 0, "a step");
+        strcpy(again, line);
+        if (take_advice(output.log, 1, again, sizeof again) == 1 && strstr(again, "=0MiB") == NULL)
+            expect(world, again, 3, "would do");
+        sw_test_output_free(&output);
+    }
+}
+
 /* Directories that nothing spills to are named; where something does, nothing is said. */
 static void settings_without_effect_are_named(void **state)
 {
@@ -175,6 +231,7 @@ int main(void)
         cmocka_unit_test(a_step_is_predicted_and_run),
         cmocka_unit_test(a_step_on_a_machine_that_is_not_here),
         cmocka_unit_test(a_plan_says_how_long_a_step_takes_and_by_what),
+        cmocka_unit_test(a_refusal_names_the_least_that_would_do),
         cmocka_unit_test(settings_without_effect_are_named),
     };
     return cmocka_run_group_tests(tests, sw_test_world_open, sw_test_world_close);

@@ -71,7 +71,7 @@ void sw_cli_machine_use(const struct sw_machine *machine, const struct sw_config
                         struct sw_plan_request *request)
 {
     bool gpu = request->device_is_remote;
-    int64_t host_bytes = sw_machine_host_bytes(machine) / 10 * 9;
+    int64_t host_bytes = sw_machine_host_bytes(machine) / 100 * SW_PLAN_SHARE_PERCENT;
     sw_plan_rates_of_machine(machine, gpu, &request->rates);
     request->rates.origin = "--machine";
     request->host_memory_bytes = config->offload.host_memory_bytes;

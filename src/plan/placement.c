@@ -58,6 +58,7 @@ struct search {
     struct genes best;
     double best_seconds;
     bool found;
+    bool least;  /* look only whether anything fits, by what needs least */
     bool failed; /* no memory */
 };
 
@@ -370,8 +371,13 @@ static sw_code consider(struct search *search, const struct genes *genes, struct
 {
     struct sw_plan *plan = search->plan;
     struct sw_simulation simulation = {.give_up_seconds = search->found ? search->best_seconds : 0};
-    if (!fits(search, genes) || !is_new(search, genes))
+    if ((search->least && search->found) || !fits(search, genes) || !is_new(search, genes))
         return SW_OK;
+    if (search->least) {
+        search->found = true;
+        search->best = *genes;
+        return SW_OK;
+    }
     sw_code code = SW_OK;
     if (training(search))
         code = sw_plan_build_step(plan, err);
@@ -426,7 +432,7 @@ static int64_t slots_of(const struct search *search, int choice)
 {
     static const int64_t choices[] = {DEFAULT_SLOTS, 2, 4, 8, 1};
     int64_t depth = search->plan->request.prefetch_depth;
-    if (depth > 0)
+    if (depth > 0 || search->least)
         return choice == 0 ? depth + 1 : 0;
     return choice < (int)(sizeof choices / sizeof *choices) ? choices[choice] : 0;
 }
@@ -466,6 +472,8 @@ static sw_code consider_slots(struct search *search, struct genes *genes, struct
 static bool wants_recompute(const struct search *search, bool recompute)
 {
     enum sw_recompute wanted = search->plan->request.recompute;
+    if (search->least && wanted == SW_RECOMPUTE_AUTO)
+        wanted = SW_RECOMPUTE_ON;
     if (!training(search))
         return !recompute;
     return wanted == SW_RECOMPUTE_AUTO || (wanted == SW_RECOMPUTE_ON) == recompute;
@@ -622,7 +630,8 @@ static sw_code look_at(struct search *search, enum sw_schedule schedule, int64_t
                        struct sw_err *err)
 {
     sw_code code = SW_OK;
-    for (int64_t rows = choose_rows(search->plan); code == SW_OK && !search->found;
+    bool smallest = search->least && rows_are_open(&search->plan->request);
+    for (int64_t rows = smallest ? 1 : choose_rows(search->plan); code == SW_OK && !search->found;
          rows = (rows + 1) / 2) {
         code = consider_rows(search, schedule, rows, chunk_bytes, err);
         if (rows == 1 || !rows_are_open(&search->plan->request))
@@ -671,48 +680,6 @@ static sw_code look(struct search *search, int64_t chunk_bytes, struct sw_err *e
     return code;
 }
 
-/* ---- settings ---- */
-
-static sw_code check_homes(struct search *search, struct sw_err *err)
-{
-    const struct sw_plan_request *request = &search->plan->request;
-    static const char *const keys[KINDS] = {"offload.params", "offload.optimizer", "offload.grads"};
-    const enum sw_tier wanted[] = {request->params, request->optimizer, request->grads,
-                                   request->activations};
-    for (int i = 0; i < 4; i++)
-        if (wanted[i] == SW_TIER_NVME && request->nvme_bytes <= 0)
-            return SW_FAIL(err, SW_E_USAGE, "%s: nvme needs directories to spill to: offload.nvme",
-                           i < KINDS ? keys[i] : "offload.activations");
-    bool layered =
-        request->schedule == SW_SCHEDULE_AUTO || request->schedule == SW_SCHEDULE_LAYERED;
-    for (int i = 0; i < KINDS; i += GRADIENTS - WEIGHTS)
-        if (!layered && moves(wanted[i]))
-            return SW_FAIL(err, SW_E_USAGE,
-                           "%s: %s clashes with parallel.schedule: %s, with which it would move "
-                           "once for every micro-batch (use layered or auto)",
-                           keys[i], sw_tier_name(wanted[i]), sw_schedule_name(request->schedule));
-    if (!training(search))
-        return SW_OK;
-    if (request->optimizer == SW_TIER_DEVICE && !sw_plan_may_step_on_device(request))
-        return SW_FAIL(
-            err, SW_E_USAGE,
-            "offload.optimizer: device clashes with optimizer.name: adafactor, which the "
-            "host steps (use auto, host or nvme)");
-    if (request->where == SW_STEP_STREAM && request->optim->name != SW_OPTIM_ADAMW)
-        return SW_FAIL(err, SW_E_USAGE,
-                       "optimizer.where: stream clashes with optimizer.name: adafactor, whose "
-                       "sums over rows and columns are the host's (use auto or host, or "
-                       "optimizer.name: adamw)");
-    for (int i = 0; i < KINDS; i++)
-        if (request->optimizer == SW_TIER_DEVICE && wanted[i] != SW_TIER_AUTO &&
-            wanted[i] != SW_TIER_DEVICE)
-            return SW_FAIL(err, SW_E_USAGE,
-                           "%s: %s clashes with offload.optimizer: device; a unit is stepped on "
-                           "the device only when all of it is there (use auto or host)",
-                           keys[i], sw_tier_name(wanted[i]));
-    return SW_OK;
-}
-
 /* The least that any choice needs. */
 static void apply_least(struct search *search, int64_t chunk_bytes, bool layered)
 {
@@ -741,51 +708,65 @@ static void apply_least(struct search *search, int64_t chunk_bytes, bool layered
     apply(search, &genes);
 }
 
-/* That does not fit: say so, with what would. */
-static sw_code refuse(struct search *search, int64_t chunk_bytes, struct sw_err *err)
+static sw_code open_search(struct search *search, struct sw_plan *plan, struct sw_err *err)
 {
-    enum sw_schedule schedule = search->plan->request.schedule;
-    bool layered = schedule == SW_SCHEDULE_AUTO || schedule == SW_SCHEDULE_LAYERED;
-    apply_least(search, chunk_bytes, layered);
-    return sw_plan_refuse(search->plan, layered, err);
+    const struct sw_plan_request *request = &plan->request;
+    *search = (struct search){.plan = plan,
+                              .count = request->model->unit_count - 1,
+                              .wanted = {request->params, request->optimizer, request->grads},
+                              .wanted_activations = request->activations};
+    if (request->purpose != SW_FOR_TRAINING)
+        search->wanted[STATES] = search->wanted[GRADIENTS] = SW_TIER_DEVICE;
+    else if (request->optimizer == SW_TIER_DEVICE)
+        search->wanted[WEIGHTS] = search->wanted[GRADIENTS] = SW_TIER_DEVICE;
+    search->order = sw_calloc(request->model->unit_count, sizeof *search->order);
+    return search->order != NULL ? SW_OK : SW_FAIL(err, SW_E_MEMORY, "no memory for a plan");
+}
+
+static sw_code close_search(struct search *search, sw_code code, struct sw_err *err)
+{
+    if (code == SW_OK && search->failed)
+        code = SW_FAIL(err, SW_E_MEMORY, "no memory for a plan");
+    free(search->order);
+    free(search->priced);
+    return code;
+}
+
+sw_code sw_plan_find_fit(struct sw_plan *plan, bool *found, struct sw_err *err)
+{
+    struct search search;
+    sw_code code = open_search(&search, plan, err);
+    search.least = true;
+    if (code == SW_OK)
+        code = look(&search, plan->request.chunk_bytes, err);
+    *found = search.found;
+    if (code == SW_OK && search.found)
+        apply(&search, &search.best);
+    return close_search(&search, code, err);
 }
 
 sw_code sw_plan_place(struct sw_plan *plan, struct sw_err *err)
 {
     static const int64_t chunks[] = {4 << 20, 512 << 10, 64 << 10};
-    const struct sw_plan_request request = plan->request;
-    struct search search = {.plan = plan,
-                            .count = request.model->unit_count - 1,
-                            .wanted = {request.params, request.optimizer, request.grads},
-                            .wanted_activations = request.activations};
-    if (request.purpose != SW_FOR_TRAINING)
-        search.wanted[STATES] = search.wanted[GRADIENTS] = SW_TIER_DEVICE;
-    else if (request.optimizer == SW_TIER_DEVICE)
-        search.wanted[WEIGHTS] = search.wanted[GRADIENTS] = SW_TIER_DEVICE;
-    int64_t chunk_bytes = 0;
-    sw_code code = check_homes(&search, err);
+    const int64_t given_bytes = plan->request.chunk_bytes;
+    enum sw_schedule schedule = plan->request.schedule;
+    bool layered = schedule == SW_SCHEDULE_AUTO || schedule == SW_SCHEDULE_LAYERED;
+    struct search search;
+    int64_t chunk_bytes = given_bytes;
+    sw_code code = sw_plan_check_homes(plan, err);
     if (code == SW_OK) /* refused here, while its reason is at hand */
         code = sw_plan_assign_stages(plan, err);
-    if (code == SW_OK) {
-        search.order = sw_calloc(request.model->unit_count, sizeof *search.order);
-        if (search.order == NULL)
-            code = SW_FAIL(err, SW_E_MEMORY, "no memory for a plan");
-    }
-    for (int i = 0; i < 3 && code == SW_OK && !search.found; i++) {
-        chunk_bytes = request.chunk_bytes > 0 ? request.chunk_bytes : chunks[i];
+    if (code != SW_OK)
+        return code;
+    code = open_search(&search, plan, err);
+    for (int i = 0; i < (given_bytes > 0 ? 1 : 3) && code == SW_OK && !search.found; i++) {
+        chunk_bytes = given_bytes > 0 ? given_bytes : chunks[i];
         code = look(&search, chunk_bytes, err);
-        if (request.chunk_bytes > 0)
-            break;
     }
-    if (code == SW_OK && search.failed)
-        code = SW_FAIL(err, SW_E_MEMORY, "no memory for a plan");
-    if (code == SW_OK && !search.found)
-        code = refuse(&search, chunk_bytes, err);
-    if (code == SW_OK)
+    if (code == SW_OK && search.found)
         apply(&search, &search.best);
-    if (code == SW_OK && search.failed)
-        code = SW_FAIL(err, SW_E_MEMORY, "no memory for a plan");
-    free(search.order);
-    free(search.priced);
-    return code;
+    else if (code == SW_OK)
+        apply_least(&search, chunk_bytes, layered);
+    code = close_search(&search, code, err);
+    return code == SW_OK && !search.found ? sw_plan_refuse(plan, layered, err) : code;
 }

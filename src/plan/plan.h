@@ -18,6 +18,10 @@ enum sw_schedule { SW_SCHEDULE_AUTO, SW_SCHEDULE_LAYERED, SW_SCHEDULE_1F1B, SW_S
 enum sw_step_where { SW_STEP_AUTO, SW_STEP_HOST, SW_STEP_DEVICE, SW_STEP_STREAM };
 enum sw_purpose { SW_FOR_TRAINING, SW_FOR_EVALUATION, SW_FOR_GENERATION };
 
+/* Of memory that is available this much is planned with; the rest is left to libraries, data and
+ * the page cache. */
+enum { SW_PLAN_SHARE_PERCENT = 90 };
+
 /* What the plan is made from. */
 struct sw_plan_request {
     const struct sw_model *model;
@@ -34,6 +38,8 @@ struct sw_plan_request {
     int64_t device_memory_bytes;                        /* cap of a rank; 0: not bounded */
     int64_t host_memory_bytes;                          /* 0: not bounded */
     int64_t total_memory_bytes; /* of both, where the device is the host; 0: not bounded */
+    int64_t device_extra_bytes; /* of a rank's cap that device_memory_bytes does not count, for
+                                   messages */
     int64_t nvme_bytes;         /* of the spill directories; 0: none */
     int nvme_directories;
     bool device_is_remote;    /* the host cannot work in the device's memory: what is at home there

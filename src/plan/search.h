@@ -36,7 +36,14 @@ bool sw_plan_fits_memory(const struct sw_plan *plan);
 /* placement.c: choose what the request leaves open. SW_E_FIT when nothing fits. */
 sw_code sw_plan_place(struct sw_plan *plan, struct sw_err *err);
 
-/* refuse.c: SW_E_FIT for a plan with the least that any choice needs. */
-sw_code sw_plan_refuse(const struct sw_plan *plan, bool layered, struct sw_err *err);
+/* placement.c: whether anything fits, with the chunks that the request has now; the plan is that
+ * then. Nothing is priced. */
+sw_code sw_plan_find_fit(struct sw_plan *plan, bool *found, struct sw_err *err);
+
+/* refuse.c: settings that clash. */
+sw_code sw_plan_check_homes(const struct sw_plan *plan, struct sw_err *err);
+/* refuse.c: SW_E_FIT for a plan with the least that any choice needs, with limits that would do:
+ * those of the request are changed. */
+sw_code sw_plan_refuse(struct sw_plan *plan, bool layered, struct sw_err *err);
 
 #endif

@@ -262,8 +262,10 @@ static sw_code limit_devices(const struct sw_session *session, struct sw_plan_re
                            "beside what is planned",
                            (long long)share, (int)session->devices[i], info.name,
                            (long long)info.extra_bytes);
-        if (share - info.extra_bytes < request->device_memory_bytes || i == 0)
-            request->device_memory_bytes = share - info.extra_bytes;
+        if (share - info.extra_bytes >= request->device_memory_bytes && i > 0)
+            continue;
+        request->device_memory_bytes = share - info.extra_bytes;
+        request->device_extra_bytes = info.extra_bytes;
     }
     return SW_OK;
 }

@@ -12,10 +12,9 @@ static enum sw_tier tier_of(int home)
     return tiers[home];
 }
 
-/* A tenth is left to libraries, data and the page cache. */
 static int64_t most_of(int64_t bytes)
 {
-    return bytes / 10 * 9;
+    return bytes / 100 * SW_PLAN_SHARE_PERCENT;
 }
 
 static void limit_memory(const struct sw_config *config, bool device_is_host,

@@ -55,7 +55,9 @@ static sw_code session_open(struct session *session, int64_t memory_bytes, struc
         return SW_FAIL(err, SW_E_FIT, "measuring %s needs %lld bytes, and %lld are free",
                        config->directory, (long long)session->file_bytes, (long long)free_bytes);
     session->memory_bytes = memory_bytes;
-    session->memory = aligned_alloc(SW_AIO_ALIGNMENT_BYTES, (size_t)memory_bytes);
+    /* Like the engine's: of huge pages. */
+    session->memory =
+        sw_aligned_alloc(memory_bytes > SW_HUGE_PAGE_BYTES ? memory_bytes : SW_HUGE_PAGE_BYTES);
     if (session->memory == NULL)
         return SW_FAIL(err, SW_E_MEMORY, "no memory for %lld bytes of transfers",
                        (long long)memory_bytes);

@@ -55,6 +55,11 @@ static void blocks(void **state)
         free(aligned);
         free(plain);
     }
+    unsigned char *large = sw_aligned_alloc(SW_HUGE_PAGE_BYTES + 1);
+    assert_non_null(large);
+    assert_int_equal((uintptr_t)large % SW_HUGE_PAGE_BYTES, 0);
+    assert_true(all_zero(large, SW_HUGE_PAGE_BYTES + 1));
+    free(large);
     errno = 0;
     assert_null(sw_calloc(INT64_C(1) << 40, INT64_C(1) << 40));
     assert_int_equal(errno, ENOMEM);

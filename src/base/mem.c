@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 static atomic_bool sealed;
 static _Thread_local bool thread_is_engine;
@@ -55,14 +56,18 @@ void *sw_calloc(int64_t count, int64_t size_bytes)
 void *sw_aligned_alloc(int64_t bytes)
 {
     check_seal();
-    if (bytes < 0 || bytes > INT64_MAX - SW_ALIGNMENT_BYTES) {
+    if (bytes < 0 || bytes > INT64_MAX - SW_HUGE_PAGE_BYTES) {
         errno = ENOMEM;
         return NULL;
     }
-    int64_t padded = sw_align_up(bytes > 0 ? bytes : 1, SW_ALIGNMENT_BYTES);
-    void *block = aligned_alloc(SW_ALIGNMENT_BYTES, (size_t)padded);
-    if (block != NULL)
-        memset(block, 0, (size_t)padded);
+    int64_t alignment = bytes < SW_HUGE_PAGE_BYTES ? SW_ALIGNMENT_BYTES : SW_HUGE_PAGE_BYTES;
+    int64_t padded = sw_align_up(bytes > 0 ? bytes : 1, alignment);
+    void *block = aligned_alloc((size_t)alignment, (size_t)padded);
+    if (block == NULL)
+        return NULL;
+    if (alignment == SW_HUGE_PAGE_BYTES)
+        (void)madvise(block, (size_t)padded, MADV_HUGEPAGE);
+    memset(block, 0, (size_t)padded);
     return block;
 }
 

@@ -10,12 +10,28 @@
 #include <time.h>
 
 enum { REPEATS = 5, GEMM_SIDE = 1024, COPY_TASK_BYTES = 1 << 20 };
+enum { LEAST_PRODUCTS = 5, MOST_PRODUCTS = 64 };
+/* What is held for so long is held for a step, too: in a shared machine, and with clocks that fall
+ * under load, the best of a few products is not. */
+static const double GEMM_SECONDS = 0.5;
 
 static double now_seconds(void)
 {
     struct timespec time;
     clock_gettime(CLOCK_MONOTONIC, &time);
     return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
+}
+
+static int ascending(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double median(double *values, int count)
+{
+    qsort(values, (size_t)count, sizeof *values, ascending);
+    return values[count / 2];
 }
 
 /* --- memcpy
@@ -40,7 +56,7 @@ static sw_code measure_memcpy(struct sw_pool *pool, int64_t bytes, double *out_r
     struct copy copy = {sw_aligned_alloc(tasks * COPY_TASK_BYTES),
                         sw_aligned_alloc(tasks * COPY_TASK_BYTES)};
     sw_code code = SW_OK;
-    double best = 0;
+    double seconds[REPEATS];
     if (copy.to == NULL || copy.from == NULL) {
         code =
             SW_FAIL(err, SW_E_MEMORY, "no memory to time copies of %lld bytes", (long long)bytes);
@@ -49,11 +65,9 @@ static sw_code measure_memcpy(struct sw_pool *pool, int64_t bytes, double *out_r
     for (int i = 0; i < REPEATS; i++) {
         double begin = now_seconds();
         sw_pool_run(pool, copy_task, &copy, tasks);
-        double rate = 2.0 * (double)(tasks * COPY_TASK_BYTES) / (now_seconds() - begin);
-        if (rate > best)
-            best = rate;
+        seconds[i] = now_seconds() - begin;
     }
-    *out_rate = best;
+    *out_rate = 2.0 * (double)(tasks * COPY_TASK_BYTES) / median(seconds, REPEATS);
 out:
     free(copy.to);
     free(copy.from);
@@ -63,13 +77,32 @@ out:
 /* --- matrix products
  * -------------------------------------------------------------------------------*/
 
+/* Products one after another; the median of their seconds. */
+static sw_code time_products(struct sw_stream *stream, const struct sw_gemm *gemm,
+                             double *out_seconds, struct sw_err *err)
+{
+    const struct sw_device_ops *ops = &sw_cpu_device_ops;
+    double seconds[MOST_PRODUCTS], start = now_seconds();
+    int count = 0;
+    while (count < MOST_PRODUCTS &&
+           (count < LEAST_PRODUCTS || now_seconds() - start < GEMM_SECONDS)) {
+        double begin = now_seconds();
+        ops->kernels->gemm(stream, gemm);
+        sw_code code = ops->stream_sync(stream, err);
+        if (code != SW_OK)
+            return code;
+        seconds[count++] = now_seconds() - begin;
+    }
+    *out_seconds = median(seconds, count);
+    return SW_OK;
+}
+
 static sw_code time_gemm(struct sw_device *device, double *out_rate, struct sw_err *err)
 {
     const struct sw_device_ops *ops = &sw_cpu_device_ops;
     enum { BYTES = GEMM_SIDE * GEMM_SIDE * 4 };
     void *matrices[3];
     struct sw_stream *stream = NULL;
-    double best = 0;
     for (int i = 0; i < 3; i++) {
         sw_code code = ops->alloc(device, BYTES, &matrices[i], err);
         if (code != SW_OK)
@@ -93,17 +126,11 @@ static sw_code time_gemm(struct sw_device *device, double *out_rate, struct sw_e
                            .alpha = 1,
                            .ab_dtype = SW_F32,
                            .c_dtype = SW_F32};
-    for (int i = 0; i < REPEATS && code == SW_OK; i++) {
-        double begin = now_seconds();
-        ops->kernels->gemm(stream, &gemm);
-        code = ops->stream_sync(stream, err);
-        double rate = 2.0 * GEMM_SIDE * GEMM_SIDE * GEMM_SIDE / (now_seconds() - begin);
-        if (rate > best)
-            best = rate;
-    }
+    double seconds = 0;
+    code = time_products(stream, &gemm, &seconds, err);
     ops->stream_close(stream);
     if (code == SW_OK)
-        *out_rate = best;
+        *out_rate = 2.0 * GEMM_SIDE * GEMM_SIDE * GEMM_SIDE / seconds;
     return code;
 }
 

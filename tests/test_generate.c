@@ -2,6 +2,7 @@
  * interrupts, bad rows, memory that is short. */
 #include "tests/small_model.h"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -126,6 +127,46 @@ static void an_interrupt_stops_between_rows(void **state)
     }
 }
 
+/* Half a line, and then nothing: Ctrl-C is heard all the same. */
+static void an_interrupt_is_heard_in_the_middle_of_a_line(void **state)
+{
+    const struct world *world = *state;
+    int to, from;
+    char line[LINE_BYTES];
+    pid_t child = start(world, "", &to, &from);
+    write_row(to, 1);
+    read_line(from, line); /* it listens to signals now */
+    assert_true(write(to, "{\"source\": ", 11) == 11);
+    assert_true(kill(child, SIGINT) == 0);
+    assert_int_equal(wait_for(child), 75);
+    close(to);
+    close(from);
+}
+
+/* A run that waits for rows of a silent pipe stops at once, and leaves nothing. */
+static void an_interrupt_is_heard_while_a_pipe_is_silent(void **state)
+{
+    const struct world *world = *state;
+    char *pipe = at(world->directory, "pipe"), *run = at(world->directory, "silent");
+    char words[LINE_BYTES];
+    int to, from;
+    assert_true(mkfifo(pipe, 0600) == 0);
+    snprintf(words, sizeof words, "train %s/v10.yaml --set data.train=%s --set output.dir=%s",
+             world->directory, pipe, run);
+    pid_t child = spillway_start(world->log, words, &to, &from);
+    int writer = open(pipe, O_WRONLY); /* waits until it is read */
+    assert_true(writer >= 0);
+    assert_true(kill(child, SIGINT) == 0);
+    assert_int_equal(wait_for(child), 75);
+    expect_in_log(world, "stopped before the first step; nothing was written");
+    assert_false(sw_file_exists(run));
+    close(writer);
+    close(to);
+    close(from);
+    free(pipe);
+    free(run);
+}
+
 static int64_t count_lines(const char *path)
 {
     int64_t count;
@@ -180,6 +221,8 @@ int main(void)
         cmocka_unit_test(a_pipe_is_answered_as_it_brings_rows),
         cmocka_unit_test(a_reader_that_leaves_is_no_failure),
         cmocka_unit_test(an_interrupt_stops_between_rows),
+        cmocka_unit_test(an_interrupt_is_heard_in_the_middle_of_a_line),
+        cmocka_unit_test(an_interrupt_is_heard_while_a_pipe_is_silent),
         cmocka_unit_test(rows_before_a_bad_one_are_answered),
         cmocka_unit_test(memory_decides_how_many_rows_at_once),
     };

@@ -17,7 +17,7 @@
 /* Hypotheses computed at once: their logits are vocabulary floats each. */
 enum { HYPOTHESES_AT_ONCE = 64, MAX_TOKENS = 4096 };
 /* How long a row of a pipe waits for others to be computed with. */
-enum { PATIENCE_MILLISECONDS = 100 };
+enum { PATIENCE_MILLISECONDS = 100, LISTEN_MILLISECONDS = 500 };
 
 struct generation {
     struct sw_session session;
@@ -59,7 +59,7 @@ static sw_code read_sources(struct generation *g, int64_t *count, struct sw_err 
     while (*count < g->rows_at_once && !sw_stop_asked()) {
         struct sw_rows_field field;
         bool end = false, taken;
-        if (!sw_rows_wait(g->input, *count > 0 ? PATIENCE_MILLISECONDS : -1)) {
+        if (!sw_rows_wait(g->input, *count > 0 ? PATIENCE_MILLISECONDS : LISTEN_MILLISECONDS)) {
             if (*count > 0)
                 return SW_OK;
             continue;
@@ -216,7 +216,7 @@ static sw_code run_with(const struct sw_cli_args *args, const struct sw_config *
     if (code == SW_OK)
         code = sw_cli_integer(command, args, "max-source-length", 1, 32768,
                               config->data.max_source_length, &g.max_source_length, err);
-    if (code == SW_OK)
+    if (code == SW_OK && strcmp(input, "-") != 0)
         code = sw_preflight_input("--input", input, err);
     if (code == SW_OK)
         code = sw_back_end_choose(config, &device, err);
@@ -225,8 +225,10 @@ static sw_code run_with(const struct sw_cli_args *args, const struct sw_config *
     g.rows_at_once = HYPOTHESES_AT_ONCE / beams;
     g.input_name = strcmp(input, "-") == 0 ? "standard input" : input;
     g.skip_bad = config->data.on_bad_row == SW_CFG_SKIP;
-    const struct sw_rows_options rows = {
-        .fields = {config->data.source_field}, .fields_count = 1, .skip_bad = g.skip_bad};
+    const struct sw_rows_options rows = {.fields = {config->data.source_field},
+                                         .fields_count = 1,
+                                         .skip_bad = g.skip_bad,
+                                         .stop_requested = sw_stop_asked};
     code = sw_session_open(&g.session, config, device, model, "--model", err);
     if (code == SW_OK)
         code = sw_rows_open(input, &rows, &g.input, err);

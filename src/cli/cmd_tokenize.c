@@ -8,6 +8,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { CONFIG_MAX_BYTES = 1 << 24 };
 
@@ -50,7 +51,7 @@ static sw_code run(const struct sw_cli_args *args, struct sw_err *err)
     if (code == SW_OK)
         code = sw_cli_integer(command, args, "max-target-length", 1, 32768,
                               config.data.max_target_length, &options.max_target_length, err);
-    if (code == SW_OK)
+    if (code == SW_OK && strcmp(input, "-") != 0)
         code = sw_preflight_input("--input", input, err);
     if (code == SW_OK && (read_vocabulary(model, &vocabulary, err) != SW_OK ||
                           sw_tokenizer_open(model, vocabulary, &tokenizer, err) != SW_OK))

@@ -9,6 +9,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+static void stop_after_the_step(void)
+{
+    sw_stop_watch("\nstopping after this step, with a checkpoint; again: at once\n");
+}
+
 static sw_code run_train(const struct sw_cli_args *args, struct sw_err *err)
 {
     struct sw_config config;
@@ -17,12 +22,13 @@ static sw_code run_train(const struct sw_cli_args *args, struct sw_err *err)
         .resume = sw_cli_value(&sw_command_train, args, "resume"),
         .trace = sw_cli_value(&sw_command_train, args, "trace"),
         .stop_requested = sw_stop_asked,
+        .begin_writing = stop_after_the_step,
     };
     sw_code code = sw_cli_config(args, args->positional, &config, err);
     if (code != SW_OK)
         return code;
+    sw_stop_end_at_once("\nspillway: stopped before the first step; nothing was written\n");
     code = sw_back_end_choose(&config, &options.device, err);
-    sw_stop_watch("\nstopping, with a checkpoint if a step was done; again: at once\n");
     if (code == SW_OK)
         code = sw_train(&options, err);
     sw_config_deinit(&config);

@@ -20,6 +20,7 @@ struct sw_line_input {
     const char *at, *end;
     int64_t line, bytes_read, file_bytes;
     bool at_start, ended;
+    bool (*stop_requested)(void); /* NULL: never */
 };
 
 static sw_code make(const char *name, struct sw_line_input **out, struct sw_err *err)
@@ -91,6 +92,24 @@ void sw_line_input_close(struct sw_line_input *input)
     free(input);
 }
 
+void sw_line_input_heed(struct sw_line_input *input, bool (*stop_requested)(void))
+{
+    input->stop_requested = stop_requested;
+}
+
+/* Until a pipe has something to read. */
+static sw_code wait_for_bytes(struct sw_line_input *input, struct sw_err *err)
+{
+    enum { LISTEN_MILLISECONDS = 500 };
+    struct pollfd descriptor = {.fd = input->descriptor, .events = POLLIN};
+    if (input->stop_requested == NULL || input->file_bytes >= 0)
+        return SW_OK;
+    while (poll(&descriptor, 1, LISTEN_MILLISECONDS) <= 0)
+        if (input->stop_requested())
+            return SW_FAIL(err, SW_E_STOPPED, "stopped while %s was read", input->name);
+    return SW_OK;
+}
+
 /* Have bytes at input->at, or input->ended. */
 static sw_code fill(struct sw_line_input *input, struct sw_err *err)
 {
@@ -98,6 +117,8 @@ static sw_code fill(struct sw_line_input *input, struct sw_err *err)
     if (input->at < input->end)
         return SW_OK;
     if (input->buffer != NULL && !input->ended) {
+        if (wait_for_bytes(input, err) != SW_OK)
+            return SW_E_STOPPED;
         do
             count = read(input->descriptor, input->buffer, BUFFER_BYTES);
         while (count < 0 && errno == EINTR);

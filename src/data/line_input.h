@@ -18,6 +18,10 @@ sw_code sw_line_input_open_memory(const char *bytes, int64_t count, const char *
 /* NULL is fine. */
 void sw_line_input_close(struct sw_line_input *input);
 
+/* While a pipe is silent in the middle of a line, ask whether to stop: then taking a line fails
+ * with SW_E_STOPPED. NULL: never. */
+void sw_line_input_heed(struct sw_line_input *input, bool (*stop_requested)(void));
+
 enum sw_line { SW_LINE_TAKEN, SW_LINE_TOO_LONG, SW_LINE_END, SW_LINE_FAILED };
 
 /* Append the next line to `line`, without its '\n' (a '\r' before it stays) and without a byte

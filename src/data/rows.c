@@ -318,6 +318,7 @@ static sw_code start(struct sw_line_input *input, const char *name,
     }
     rows->input = input;
     rows->options = *options;
+    sw_line_input_heed(input, options->stop_requested);
     if (rows->options.format == SW_ROWS_BY_NAME)
         rows->options.format = format_of(name);
     if (rows->options.max_row_bytes == 0)

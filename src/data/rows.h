@@ -24,8 +24,9 @@ struct sw_rows_options {
     enum sw_rows_format format;
     const char *fields[SW_ROWS_FIELDS_MAX]; /* wanted; borrowed while the file is open */
     int fields_count;
-    bool skip_bad;         /* count bad rows and go on, instead of stopping at the first */
-    int64_t max_row_bytes; /* a longer row is bad; 0: 64 MiB */
+    bool skip_bad;                /* count bad rows and go on, instead of stopping at the first */
+    int64_t max_row_bytes;        /* a longer row is bad; 0: 64 MiB */
+    bool (*stop_requested)(void); /* asked while a pipe is silent: SW_E_STOPPED; NULL: never */
 };
 
 struct sw_rows_field {

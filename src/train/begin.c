@@ -208,6 +208,8 @@ static sw_code check_space(struct sw_run *run, struct sw_err *err)
 static sw_code write_and_start(struct sw_run *run, struct sw_err *err)
 {
     sw_code code = check_space(run, err);
+    if (code == SW_OK && run->options->begin_writing != NULL)
+        run->options->begin_writing();
     if (code == SW_OK && sw_run_stop_asked(run))
         code = SW_FAIL(err, SW_E_STOPPED, "stopped before the first step; nothing was written");
     if (code == SW_OK)

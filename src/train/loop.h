@@ -14,6 +14,9 @@ struct sw_train_options {
     /* Has somebody asked to stop? Asked while rows are read, after every step, and while
      * evaluating. NULL: never. */
     bool (*stop_requested)(void);
+    /* Called before anything is written: from here on a stop must wait until it is asked for. NULL:
+     * nobody needs to know. */
+    void (*begin_writing)(void);
 };
 
 /* SW_E_STOPPED when it stopped early: with a checkpoint, or before the first step. */

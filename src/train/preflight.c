@@ -30,8 +30,6 @@ static sw_code check_kind(const char *path, struct sw_err *err)
 
 sw_code sw_preflight_input(const char *setting, const char *path, struct sw_err *err)
 {
-    if (strcmp(path, "-") == 0)
-        return SW_OK;
     if (!sw_file_exists(path))
         return SW_FAIL(err, SW_E_USAGE, "%s: there is no file %s", setting, path);
     if (sw_file_is_directory(path))

@@ -5,8 +5,7 @@
 
 #include "config/config.h"
 
-/* A file of rows that can be read ("-": standard input, which is not touched). `setting` (a key or
- * an option) begins the message. */
+/* A file of rows that can be read. `setting` (a key or an option) begins the message. */
 sw_code sw_preflight_input(const char *setting, const char *path,
                            struct sw_err *err) SW_WARN_UNUSED;
 /* A file that can be made, or replaced. */

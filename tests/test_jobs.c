@@ -113,6 +113,27 @@ static void init_takes_an_empty_directory(void **state)
     drop(world, "empty");
 }
 
+/* One message has all that must be changed, whether pieces or sentinels are too many. */
+static void init_says_once_how_many_ids_there_must_be(void **state)
+{
+    const struct world *world = *state;
+    static const int sizes[] = {8, 110};
+    char text[1024], size[32];
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        snprintf(text, sizeof text, "%s", CONFIG(16, 32));
+        char *at = strstr(text, "\"vocab_size\": 128");
+        snprintf(size, sizeof size, "\"vocab_size\": %3d", sizes[i]);
+        memcpy(at, size, strlen(size));
+        put(world, "few.json", text);
+        expect(world, "init --config @/few.json --tokenizer @/spiece.model --out @/few", 2,
+               "12 pieces and 100 extra ids, that is 112 ids; ");
+        expect(world, "init --config @/few.json --tokenizer @/spiece.model --out @/few", 2,
+               "make vocab_size 112 or more, or take");
+    }
+    assert_false(has(world, "few"));
+    drop(world, "few.json");
+}
+
 /* What only the rows tell is refused without leaving an output.dir, too. */
 static void bad_rows_leave_no_output(void **state)
 {
@@ -469,6 +490,7 @@ int main(void)
         cmocka_unit_test(settings_are_refused_before_anything_is_done),
         cmocka_unit_test(what_cannot_be_used_is_named_by_its_setting),
         cmocka_unit_test(init_takes_an_empty_directory),
+        cmocka_unit_test(init_says_once_how_many_ids_there_must_be),
         cmocka_unit_test(bad_rows_leave_no_output),
         cmocka_unit_test(bf16_is_taken_on_the_cpu),
         cmocka_unit_test(a_finished_run_is_left_alone),

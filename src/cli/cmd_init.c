@@ -39,17 +39,47 @@ static sw_code read_config(struct init *init, struct sw_err *err)
     return sw_text_check(&init->text, init->config, err);
 }
 
-/* Refuses a tokenizer with more ids than the model. */
+/* Refuses a tokenizer with more ids than the model, with all that there is to change. */
+static sw_code check_vocabulary(const struct init *init, const char *what,
+                                const struct sw_tokenizer *tokenizer, struct sw_err *err)
+{
+    struct sw_text advice = {0};
+    long long vocabulary = (long long)init->model->t5.vocab_size;
+    long long ids = (long long)sw_tokenizer_vocabulary(tokenizer);
+    long long sentinels = (long long)sw_tokenizer_sentinels(tokenizer);
+    if (ids <= vocabulary)
+        return SW_OK;
+    if (init->preset == NULL)
+        sw_text_add(&advice, ": make vocab_size %lld or more, or", ids);
+    else
+        sw_text_add(&advice, ":");
+    if (vocabulary > sentinels)
+        sw_text_add(&advice, " take a tokenizer of at most %lld pieces", vocabulary - sentinels);
+    else
+        sw_text_add(&advice, " take another tokenizer");
+    sw_code code = sw_text_check(&advice, "a message", err);
+    if (code == SW_OK)
+        code = SW_FAIL(err, SW_E_USAGE,
+                       "%s has %lld pieces and %lld extra ids, that is %lld ids; %s has vocab_size "
+                       "%lld%s",
+                       init->tokenizer, ids - sentinels, sentinels, ids, what, vocabulary,
+                       advice.bytes);
+    free(advice.bytes);
+    return code;
+}
+
 static sw_code check_tokenizer(const struct init *init, const char *what, struct sw_err *err)
 {
     struct sw_tokenizer *tokenizer = NULL;
-    int64_t vocabulary = init->model->t5.vocab_size;
-    sw_code code = sw_tokenizer_open(init->tokenizer, vocabulary, &tokenizer, err);
-    if (code == SW_OK && sw_tokenizer_vocabulary(tokenizer) > vocabulary)
-        code =
-            SW_FAIL(err, SW_E_USAGE, "%s has %lld ids, extra ids included, %s only vocab_size %lld",
-                    init->tokenizer, (long long)sw_tokenizer_vocabulary(tokenizer), what,
-                    (long long)vocabulary);
+    sw_code code = sw_tokenizer_open(init->tokenizer, 0, &tokenizer, err);
+    if (code == SW_OK)
+        code = check_vocabulary(init, what, tokenizer, err);
+    if (code == SW_OK && sw_tokenizer_eos(tokenizer) != init->model->t5.eos_id)
+        fprintf(
+            stderr,
+            "warning: eos_token_id of %s is %d, </s> of %s is %d: rows end with one, generation "
+            "waits for the other\n",
+            what, init->model->t5.eos_id, init->tokenizer, sw_tokenizer_eos(tokenizer));
     sw_tokenizer_close(tokenizer);
     return code == SW_OK ? SW_OK : sw_err_blame(err, "--tokenizer");
 }

@@ -154,6 +154,11 @@ int64_t sw_tokenizer_vocabulary(const struct sw_tokenizer *tokenizer)
     return tokenizer->pieces + tokenizer->sentinels;
 }
 
+int64_t sw_tokenizer_sentinels(const struct sw_tokenizer *tokenizer)
+{
+    return tokenizer->sentinels;
+}
+
 int32_t sw_tokenizer_eos(const struct sw_tokenizer *tokenizer)
 {
     return tokenizer->eos;

@@ -34,6 +34,7 @@ sw_code sw_tokenizer_open_memory(const void *bytes, int64_t count, const char *w
 void sw_tokenizer_close(struct sw_tokenizer *tokenizer);
 
 int64_t sw_tokenizer_vocabulary(const struct sw_tokenizer *tokenizer); /* pieces and sentinels */
+int64_t sw_tokenizer_sentinels(const struct sw_tokenizer *tokenizer);  /* of these */
 int32_t sw_tokenizer_eos(const struct sw_tokenizer *tokenizer);
 
 /* Append the ids of `bytes` of UTF-8 text and EOS to `ids`: at most max_length of them, EOS always

@@ -210,6 +210,13 @@ static void settings_without_effect_are_named(void **state)
     assert_null(strstr(output.log, "unused"));
     sw_test_output_free(&output);
     drop(world, "busy");
+    expect(world, "plan @/job.yaml --set parallel.zero=2", 0, "note: parallel.zero has no effect");
+    expect(world, "plan @/job.yaml --set devices.list=[3]", 0, "note: devices.list has no effect");
+    output =
+        sw_test_expect(world->at, "plan @/job.yaml --set parallel.data=2 --set parallel.zero=2", 0,
+                       "ZeRO stage 2");
+    assert_null(strstr(output.log, "no effect"));
+    sw_test_output_free(&output);
     /* nominal rates that decided, and those of a file, or none to decide */
     static const char rates[] = "note: placed by nominal rates; `spillway probe --out";
     expect(world, "plan @/job.yaml --set offload.optimizer=host", 0, rates);

@@ -114,12 +114,32 @@ void sw_tiers_note_rates(const struct sw_plan *plan, struct sw_progress *progres
                                   "this machine");
 }
 
+/* Settings that another one makes useless, whatever spills. */
+static void note_idle(const struct sw_config *config, const struct sw_plan *plan,
+                      struct sw_progress *progress)
+{
+    const struct {
+        const char *key, *why;
+        bool idle;
+    } notes[] = {
+        {"parallel.zero", "parallel.data is 1, there are no replicas to cut anything over",
+         config->parallel.zero > 0 && plan->replicas == 1},
+        {"devices.list", "the CPU back end has one device, which all ranks share",
+         config->devices.list.count > 0 && plan->request.rates.device_is_host},
+        {"data.seed", "data.shuffle is false", !config->data.shuffle},
+    };
+    for (size_t i = 0; i < sizeof notes / sizeof *notes; i++)
+        if (notes[i].idle && sw_config_given(config, notes[i].key))
+            sw_progress_say(progress, "note: %s has no effect: %s", notes[i].key, notes[i].why);
+}
+
 void sw_tiers_note_unused(const struct sw_config *config, const struct sw_plan *plan,
                           struct sw_progress *progress)
 {
     static const char *const keys[] = {"offload.nvme", "offload.nvme_capacity", "io.method",
                                        "io.queue_depth", "io.verify"};
     struct sw_text text = {0};
+    note_idle(config, plan, progress);
     if (plan->total_bytes[SW_TIER_NVME] > 0)
         return;
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)

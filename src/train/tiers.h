@@ -25,7 +25,7 @@ sw_code sw_tiers_limits(const struct sw_config *config, bool device_is_host,
 bool sw_tiers_spill(const struct sw_config *config, const struct sw_numa *numa,
                     struct sw_progress *progress, struct sw_tiers *out);
 
-/* A line that names the settings that were given and do nothing under this plan, if any. */
+/* Lines that name the settings that were given and do nothing under this plan, if any. */
 void sw_tiers_note_unused(const struct sw_config *config, const struct sw_plan *plan,
                           struct sw_progress *progress);
 /* A line where several placements fitted and nominal rates chose: what lets measured ones do it. */

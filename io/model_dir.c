@@ -65,10 +65,12 @@ sw_code sw_model_dir_check_config(const char *path, struct sw_err *err)
                        "%s is a file, not a model directory: give the directory that holds "
                        "config.json",
                        path);
-    char *config = sw_path_join(path, "config.json");
+    char *config = sw_path_join(path, "config.json"), *final = sw_path_join(path, "final");
     sw_code code = SW_OK;
-    if (config == NULL)
+    if (config == NULL || final == NULL)
         code = SW_FAIL(err, SW_E_MEMORY, "no memory to open %s", path);
+    else if (!sw_file_exists(config) && sw_file_is_directory(final))
+        code = SW_FAIL(err, SW_E_USAGE, "%s is a run directory; its model is %s", path, final);
     else if (!sw_file_exists(config))
         code = SW_FAIL(err, SW_E_USAGE,
                        "%s has no config.json: not a HuggingFace model directory, or one that is "
@@ -77,6 +79,7 @@ sw_code sw_model_dir_check_config(const char *path, struct sw_err *err)
     else
         code = check_file(config, err);
     free(config);
+    free(final);
     return code;
 }
 

@@ -81,6 +81,11 @@ static void test_no_directory(void **state)
     assert_refused(sw_model_dir_open("/nowhere/model", &model, &err), SW_E_USAGE,
                    "no model directory /nowhere/model", &err);
     refuse(SW_E_USAGE, "has no config.json");
+    char *final = sw_path_join(dir, "final");
+    assert_ok(sw_directory_make(final, &err), &err);
+    refuse(SW_E_USAGE, "is a run directory; its model is ");
+    assert_ok(sw_directory_remove(final, &err), &err);
+    free(final);
     put("config.json", "");
     refuse(SW_E_FORMAT, "config.json is empty");
     put("config.json", "version https://git-lfs.github.com/spec/v1\n");

@@ -97,7 +97,8 @@ static void test_jsonl(void **state)
         "[a][b]",
         "[a][b][][\xC3\xA9\xF0\x9F\x99\x82]",
         "[a]",
-        "E f, line 2: no field \"target\"; the row has source",
+        "E f, line 2: no field \"target\"; the row has source (data.source_field, "
+        "data.target_field)",
         "E f, line 1: field \"source\" is a whole number, not a string",
         "E f, line 1: field \"target\" is null, not a string",
         "E f, line 2: not valid JSON: column 1: '[' or '{' expected near '\xEF\xBB\xBF'",
@@ -141,7 +142,8 @@ static void test_foreign(void **state)
         "E f is compressed by zstd: unzstd it first",
         "E f is a zip archive or a spreadsheet: unpack it, or save its rows as CSV",
         "E f is a Parquet file: write its rows as JSONL first",
-        "E f, line 1: no field \"source\"; the header line names PAR1",
+        "E f, line 1: no field \"source\"; the header line names PAR1 (data.source_field, "
+        "data.target_field)",
         "E f is text in UTF-16: save it as UTF-8 first (iconv -f UTF-16 -t UTF-8)",
         "E f is text in UTF-16: save it as UTF-8 first (iconv -f UTF-16 -t UTF-8)",
         "E f is text in UTF-16: save it as UTF-8 first (iconv -f UTF-16 -t UTF-8)",
@@ -177,7 +179,8 @@ static void test_tsv(void **state)
         "[\"s\"][t]",
         "E f, line 2: 1 fields, but the header line names 2",
         "[b][c]! 1, f, line 2: 1 fields, but the header line names 2",
-        "E f, line 1: no field \"target\"; the header line names source, Target",
+        "E f, line 1: no field \"target\"; the header line names source, Target "
+        "(data.source_field, data.target_field)",
         "E f, line 1: the header names \"source\" twice",
         "E f, line 2: byte 1 is not UTF-8",
         "E f, line 2: it holds a NUL byte",

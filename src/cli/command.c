@@ -308,7 +308,8 @@ int sw_main(int argc, char **argv)
     }
     int status = run_command(argc, argv);
     if ((fflush(stdout) != 0 || ferror(stdout)) && !reader_left()) {
-        perror("spillway: cannot write to standard output");
+        if (status == 0) /* else it was said */
+            perror("spillway: cannot write to standard output");
         status = status != 0 ? status : 1;
     }
     return status;

@@ -13,6 +13,9 @@
 
 enum { ROW_BYTES_MAX = 64 << 20 };
 
+/* Which settings say what fields there are. */
+static const char FIELD_KEYS[] = " (data.source_field, data.target_field)";
+
 struct sw_rows {
     struct sw_rows_options options;
     struct sw_line_input *input;
@@ -108,9 +111,9 @@ static enum taken missing_key(const struct sw_rows *rows, const char *key, struc
     const struct sw_json *value;
     while (sw_json_next(rows->json, &cursor, &name, &value))
         names_add(&names, name);
-    return bad_row(rows, err, rows->row_line, "no field \"%s\"; %s%s", key,
+    return bad_row(rows, err, rows->row_line, "no field \"%s\"; %s%s%s", key,
                    names.text[0] != '\0' ? "the row has " : "the row has no field at all",
-                   names.text);
+                   names.text, names.text[0] != '\0' ? FIELD_KEYS : "");
 }
 
 /* The line's text without blanks around it is `text`, or with `begins` begins so. */
@@ -262,9 +265,10 @@ static sw_code find_column(struct sw_rows *rows, int field, struct sw_err *err)
         found = column;
     }
     if (found < 0)
-        return SW_FAIL(err, SW_E_FORMAT, "%s, line %lld: no field \"%s\"; the header line names %s",
+        return SW_FAIL(err, SW_E_FORMAT,
+                       "%s, line %lld: no field \"%s\"; the header line names %s%s",
                        sw_line_input_name(rows->input), (long long)rows->row_line, wanted,
-                       names.text);
+                       names.text, FIELD_KEYS);
     rows->wanted[field] = found;
     return SW_OK;
 }

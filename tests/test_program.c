@@ -275,6 +275,7 @@ static void so_they_do_over_grids(void **state)
             .nvme_bytes = 1 << 30,
             .nvme_directories = 1,
             .mailbox = words[3] / 3 % 2 == 0,
+            .device_is_remote = words[3] / 12 % 2 == 0,
             .where = words[3] / 6 % 2 == 0 ? SW_STEP_STREAM : SW_STEP_AUTO,
             .overlap = true,
         };

@@ -28,11 +28,7 @@ static sw_code open_streams(struct sw_engine *engine, struct sw_engine_rank *ran
         if (code != SW_OK)
             return code;
     }
-    sw_code code = sw_engine_open_streaming(engine, rank, err);
-    if (code != SW_OK || !engine->plan->request.device_is_remote)
-        return code;
-    return engine->device_ops->stream_open(rank->device, SW_STREAM_OPTIMIZER,
-                                           &rank->streams[SW_LANE_OPTIMIZER], err);
+    return sw_engine_open_steps(engine, rank, err);
 }
 
 static sw_code open_ranks(struct sw_engine *engine, struct sw_err *err)
@@ -131,7 +127,7 @@ static void close_rank(struct sw_engine *engine, struct sw_engine_rank *rank)
     for (int i = 0; i < SW_LANES; i++)
         if (rank->streams[i] != NULL)
             engine->device_ops->stream_close(rank->streams[i]);
-    sw_engine_close_streaming(engine, rank);
+    sw_engine_close_steps(engine, rank);
     if (rank->device != NULL)
         engine->device_ops->close(rank->device);
     free(rank->batches);

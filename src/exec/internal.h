@@ -155,10 +155,10 @@ sw_code sw_engine_step_op(struct sw_engine *engine, const struct sw_op *op, stru
 char *sw_engine_part_outside(const struct sw_engine *engine, const struct sw_op *op,
                              enum sw_part part);
 
-/* streamed.c: units whose states pass through a device to be stepped. */
-sw_code sw_engine_open_streaming(struct sw_engine *engine, struct sw_engine_rank *rank,
-                                 struct sw_err *err);
-void sw_engine_close_streaming(struct sw_engine *engine, struct sw_engine_rank *rank);
+/* streamed.c: steps on devices, and of units whose states pass through one. */
+sw_code sw_engine_open_steps(struct sw_engine *engine, struct sw_engine_rank *rank,
+                             struct sw_err *err);
+void sw_engine_close_steps(struct sw_engine *engine, struct sw_engine_rank *rank);
 /* A lane of copies from or to stepping buffers: start one, wait for its end. */
 bool sw_engine_moves_states(const struct sw_op *op);
 void sw_engine_start_states(struct sw_engine *engine, const struct sw_op *op, int place);

@@ -1,5 +1,5 @@
-/* Units whose states pass through a device to be stepped: copies up and down, several under way at
- * once, so that the links have no gaps between pieces. */
+/* Steps on devices: their streams; and of units whose states pass through a device, copies up and
+ * down, several under way at once, so that the links have no gaps between pieces. */
 #include "exec/internal.h"
 
 static sw_code open_way(struct sw_engine *engine, struct sw_engine_rank *rank, int way,
@@ -11,27 +11,30 @@ static sw_code open_way(struct sw_engine *engine, struct sw_engine_rank *rank, i
     return code;
 }
 
-sw_code sw_engine_open_streaming(struct sw_engine *engine, struct sw_engine_rank *rank,
-                                 struct sw_err *err)
+sw_code sw_engine_open_steps(struct sw_engine *engine, struct sw_engine_rank *rank,
+                             struct sw_err *err)
 {
     static const struct {
         enum sw_lane lane;
         enum sw_stream_kind kind;
-    } streams[] = {{SW_LANE_STATE_UP, SW_STREAM_H2D},
-                   {SW_LANE_DEVICE_STEP, SW_STREAM_OPTIMIZER},
-                   {SW_LANE_STATE_DOWN, SW_STREAM_D2H}};
+        bool streamed, remote; /* wanted where units are streamed; where the device is remote */
+    } streams[] = {{SW_LANE_STATE_UP, SW_STREAM_H2D, true, false},
+                   {SW_LANE_DEVICE_STEP, SW_STREAM_OPTIMIZER, true, true},
+                   {SW_LANE_STATE_DOWN, SW_STREAM_D2H, true, false},
+                   {SW_LANE_OPTIMIZER, SW_STREAM_OPTIMIZER, false, true}};
+    bool streamed = engine->plan->stage[rank->stage].stepping_buffers > 0;
+    bool remote = engine->plan->request.device_is_remote;
     sw_code code = SW_OK;
-    if (engine->plan->stage[rank->stage].stepping_buffers == 0)
-        return SW_OK;
     for (size_t i = 0; i < sizeof streams / sizeof *streams && code == SW_OK; i++)
-        code = engine->device_ops->stream_open(rank->device, streams[i].kind,
-                                               &rank->streams[streams[i].lane], err);
-    for (int way = 0; way < SW_STATES_WAYS && code == SW_OK; way++)
+        if ((streams[i].streamed && streamed) || (streams[i].remote && remote))
+            code = engine->device_ops->stream_open(rank->device, streams[i].kind,
+                                                   &rank->streams[streams[i].lane], err);
+    for (int way = 0; way < SW_STATES_WAYS && streamed && code == SW_OK; way++)
         code = open_way(engine, rank, way, err);
     return code;
 }
 
-void sw_engine_close_streaming(struct sw_engine *engine, struct sw_engine_rank *rank)
+void sw_engine_close_steps(struct sw_engine *engine, struct sw_engine_rank *rank)
 {
     for (int way = 0; way < SW_STATES_WAYS; way++)
         for (int place = 0; place < SW_EXECUTOR_DEPTH; place++)

@@ -29,7 +29,8 @@ enum sw_lane {
     SW_LANE_COLLECTIVE,  /* over the replicas of a stage; of the first of them */
     SW_LANE_STATE_UP,    /* host → stepping buffers: states of units that are stepped through the
                             device */
-    SW_LANE_DEVICE_STEP, /* their steps */
+    SW_LANE_DEVICE_STEP, /* their steps, and those of what is at home on a device that is not the
+                            host */
     SW_LANE_STATE_DOWN,  /* and back */
     SW_LANE_OPTIMIZER,
     SW_LANE_STATE_READ,  /* drives → rotating buffers: states of the window */

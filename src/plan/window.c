@@ -40,24 +40,29 @@ static void upload_stepped(struct sw_build *b, int64_t unit, struct sw_range pie
     }
 }
 
-static void step_op(struct sw_build *b, int64_t unit, int32_t rank, struct sw_range range,
-                    int phase, int64_t states)
+static void step_op(struct sw_build *b, enum sw_lane lane, int64_t unit, int32_t rank,
+                    struct sw_range range, int phase, int64_t states)
 {
-    struct sw_op *op = sw_program_add(b->program, SW_OP_STEP, SW_LANE_OPTIMIZER, rank);
+    struct sw_op *op = sw_program_add(b->program, SW_OP_STEP, lane, rank);
     set_range(op, unit, range.first, range.count);
     op->phase = phase;
     op->gradient = b->gradient_slot[unit];
     sw_program_reads(b->program, gradient_place(b, unit, rank));
     if (!sw_build_early(b))
         sw_program_reads(b->program, b->r.norm);
-    sw_program_writes(b->program, b->r.states + states);
+    if (lane == SW_LANE_DEVICE_STEP) /* replicas step side by side */
+        sw_program_adds(b->program, b->r.states + states);
+    else
+        sw_program_writes(b->program, b->r.states + states);
 }
 
-/* In device memory: all of it on every replica alike, or each replica its range. */
+/* In device memory: all of it on every replica alike, or each replica its range. A device that is
+ * not the host steps beside it, and beside other devices. */
 static void step_on_devices(struct sw_build *b, int64_t unit)
 {
     const struct sw_plan *plan = b->plan;
     bool everywhere = sw_plan_steps_everywhere(plan, unit);
+    enum sw_lane lane = plan->request.device_is_remote ? SW_LANE_DEVICE_STEP : SW_LANE_OPTIMIZER;
     int phases = everywhere ? 1 : sw_plan_phases(plan);
     for (int phase = 0; phase < phases; phase++)
         for (int32_t d = 0; d < plan->replicas; d++) {
@@ -66,7 +71,7 @@ static void step_on_devices(struct sw_build *b, int64_t unit)
                 range = (struct sw_range){0, b->model->units[unit].elements};
             if (range.count == 0)
                 continue;
-            step_op(b, unit, sw_build_rank_of(b, unit, d), range, everywhere ? -1 : phase,
+            step_op(b, lane, unit, sw_build_rank_of(b, unit, d), range, everywhere ? -1 : phase,
                     b->first_chunk[unit]);
             sw_program_adds(b->program, b->r.weights + unit);
         }
@@ -77,7 +82,8 @@ static void step_on_devices(struct sw_build *b, int64_t unit)
 static void step_in_host(struct sw_build *b, int64_t unit, const struct sw_unit_flow *flow)
 {
     struct sw_range all = {0, b->model->units[unit].elements};
-    step_op(b, unit, sw_build_rank_of(b, unit, 0), all, -1, b->first_chunk[unit]);
+    step_op(b, SW_LANE_OPTIMIZER, unit, sw_build_rank_of(b, unit, 0), all, -1,
+            b->first_chunk[unit]);
     if (flow->weights_whole)
         for (int32_t d = 0; d < b->plan->replicas; d++) {
             bool sharded = sw_plan_is_sharded(b->plan, unit, SW_PART_WEIGHTS);

@@ -3,6 +3,7 @@
 #include "tests/small_model.h"
 
 #include <fcntl.h>
+#include <glob.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -167,6 +168,35 @@ static void an_interrupt_is_heard_while_a_pipe_is_silent(void **state)
     free(run);
 }
 
+static bool is_there(const char *pattern)
+{
+    glob_t found;
+    int status = glob(pattern, 0, NULL, &found);
+    if (status == 0)
+        globfree(&found);
+    return status == 0;
+}
+
+/* A model that is being made leaves no part of it. */
+static void an_interrupted_init_leaves_nothing(void **state)
+{
+    const struct world *world = *state;
+    char words[LINE_BYTES], pattern[LINE_BYTES];
+    int to, from;
+    snprintf(pattern, sizeof pattern, "%s/made*", world->directory);
+    snprintf(words, sizeof words,
+             "init --preset t5-small --tokenizer %s/spiece.model --out %s/made", world->directory,
+             world->directory);
+    pid_t child = spillway_start(world->log, words, &to, &from);
+    for (int i = 0; i < 1000 && !is_there(pattern); i++)
+        usleep(10000);
+    assert_true(kill(child, SIGINT) == 0);
+    assert_int_equal(wait_for(child), 75);
+    assert_false(is_there(pattern));
+    close(to);
+    close(from);
+}
+
 static int64_t count_lines(const char *path)
 {
     int64_t count;
@@ -223,6 +253,7 @@ int main(void)
         cmocka_unit_test(an_interrupt_stops_between_rows),
         cmocka_unit_test(an_interrupt_is_heard_in_the_middle_of_a_line),
         cmocka_unit_test(an_interrupt_is_heard_while_a_pipe_is_silent),
+        cmocka_unit_test(an_interrupted_init_leaves_nothing),
         cmocka_unit_test(rows_before_a_bad_one_are_answered),
         cmocka_unit_test(memory_decides_how_many_rows_at_once),
     };

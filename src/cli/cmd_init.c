@@ -5,6 +5,7 @@
 #include "ckpt/export.h"
 #include "ckpt/weights.h"
 #include "cli/command.h"
+#include "cli/stop.h"
 #include "data/tokenizer.h"
 #include "model/config.h"
 #include "model/init.h"
@@ -124,6 +125,8 @@ static sw_code make_piece(void *context, int64_t param, int64_t first, int64_t c
                           struct sw_err *err)
 {
     const struct making *making = context;
+    if (sw_stop_asked())
+        return SW_FAIL(err, SW_E_STOPPED, "stopped; %s was not made", making->init->out);
     sw_init_fill(making->init->model, making->init->seed, param, first, count, piece);
     return sw_export_write(making->export, piece, count, err);
 }
@@ -133,6 +136,7 @@ static sw_code write_weights(const struct init *init, struct sw_export *export, 
     struct making making = {init, export};
     struct sw_progress progress;
     sw_progress_init(&progress);
+    sw_stop_watch("\nstopping; again: at once\n");
     progress.what = "making weights";
     const struct sw_transfer transfer = {sw_progress_share, &progress};
     sw_code code = sw_weights_walk(init->model, make_piece, &making, &transfer, err);
@@ -238,5 +242,6 @@ const struct sw_command sw_command_init = {
                 {"seed", "N", "of the weights (0)"},
                 {"no-weights", NULL, "config and tokenizer only"}},
     .needed = {"tokenizer", "out"},
+    .help = "Ctrl-C leaves nothing behind (exit status 75).\n",
     .run = run,
 };

@@ -11,7 +11,7 @@ enum { RANKS = 6, WATCHDOG_SECONDS = 60, LIMIT_SECONDS = 10 };
 
 /* ---- a back end of which one device fails ---- */
 
-enum fault { FAULT_NONE, FAULT_COPY, FAULT_GEMM, FAULT_ADD, FAULT_ALLOC };
+enum fault { FAULT_NONE, FAULT_COPY, FAULT_GEMM, FAULT_ADD, FAULT_STEP, FAULT_ALLOC };
 
 static struct {
     pthread_mutex_t lock;
@@ -76,6 +76,13 @@ static void add(struct sw_stream *stream, void *y, const void *x, int64_t count,
     sw_cpu_kernels.add(stream, y, x, count, dtype);
 }
 
+static void adamw(struct sw_stream *stream, const struct sw_adamw_run *run)
+{
+    if (fails(FAULT_STEP, stream->device))
+        fail_stream(stream);
+    sw_cpu_kernels.adamw(stream, run);
+}
+
 static struct sw_kernels kernels;
 static struct sw_device_ops device_ops;
 
@@ -85,6 +92,7 @@ static int make_back_end(void **state)
     kernels = sw_cpu_kernels;
     kernels.gemm = gemm;
     kernels.add = add;
+    kernels.adamw = adamw;
     device_ops = sw_cpu_device_ops;
     device_ops.kernels = &kernels;
     device_ops.open = open_device;
@@ -230,6 +238,32 @@ static void one_after_the_other_too(void **state)
     break_ranks(&setup, FAULT_COPY);
 }
 
+/* States on their way to a device, there, and back. */
+static void a_streamed_step_fails(void **state)
+{
+    (void)state;
+    struct setup setup = PIPELINE;
+    setup.where = SW_STEP_STREAM;
+    break_ranks(&setup, FAULT_COPY);
+    setup = REPLICAS;
+    setup.where = SW_STEP_STREAM;
+    setup.wide = true;
+    setup.tiny = false;
+    break_ranks(&setup, FAULT_COPY);
+    setup.remote = true;
+    for (int rank = 0; rank < 4; rank++) { /* no rank steps before the second step */
+        struct rig rig;
+        sw_code code;
+        injected.opened = 0;
+        open_rig(&rig, &setup);
+        step_with(&rig, 0, FAULT_NONE, rank, 0, &code);
+        assert_ok(code, &rig.err);
+        step_with(&rig, 1, FAULT_STEP, rank, 1, &code);
+        assert_said(&rig, code, rank);
+        close_rig(&rig);
+    }
+}
+
 /* Where one device has less than the others: refused when the engine is opened, by its number. */
 static void the_memory_of_a_rank_is_too_small(void **state)
 {
@@ -278,6 +312,7 @@ int main(void)
         cmocka_unit_test(a_copy_fails_among_replicas),
         cmocka_unit_test(a_kernel_fails_among_replicas),
         cmocka_unit_test(one_after_the_other_too),
+        cmocka_unit_test(a_streamed_step_fails),
         cmocka_unit_test(the_memory_of_a_rank_is_too_small),
         cmocka_unit_test(without_a_fault_nothing_changes),
     };

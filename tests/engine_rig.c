@@ -96,6 +96,7 @@ static struct sw_plan_request make_request(const struct rig *rig, const struct s
         .data = setup->data,
         .zero = setup->zero,
         .schedule = setup->schedule,
+        .uploads = setup->uploads,
         .mailbox = setup->mailbox,
         .device_is_remote = setup->remote,
         .where = setup->where,

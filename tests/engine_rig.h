@@ -29,6 +29,7 @@ struct setup {
     /* The grid; 0: 1 */
     int pipeline, data, zero;
     enum sw_schedule schedule;
+    enum sw_uploads uploads;
     bool mailbox;
     bool wide; /* units of several blocks of the optimizers' sums, so that ranges are real */
     int encoder, decoder;               /* blocks; 0: as the other settings say */

@@ -59,6 +59,7 @@ static struct sw_plan_request make_request(const uint32_t *random, const struct 
                     : random[2] / 512 % 2 == 0 ? SW_SCHEDULE_1F1B
                                                : SW_SCHEDULE_GPIPE,
         .mailbox = random[3] / 32768 % 2 == 0,
+        .uploads = random[2] / 1024 % 2 == 0 ? SW_UPLOADS_RANGES : SW_UPLOADS_WHOLE,
         .model = model,
         .optim = optim,
         .kernels = &sw_cpu_kernels,
@@ -150,8 +151,10 @@ static void add_weights(const struct sw_plan *plan, struct bytes *want, int64_t 
             want->lane[SW_LANE_COLLECTIVE] += passes * of_the_others(plan, bytes);
         if (device && layer && !in_turn && plan->stage[stage].layers > slots)
             *most += (2 * plan->microbatches - 1) * of_the_others(plan, bytes);
+        if (!device && plan->uploads_ranges)
+            want->lane[SW_LANE_COLLECTIVE] += passes * of_the_others(plan, bytes);
         if (!device)
-            want->lane[SW_LANE_H2D] += plan->replicas * passes * bytes;
+            want->lane[SW_LANE_H2D] += (plan->uploads_ranges ? 1 : plan->replicas) * passes * bytes;
         if (plan->homes[unit].weights == SW_TIER_NVME)
             want->lane[SW_LANE_FETCH] += passes * bytes;
     }

@@ -188,6 +188,33 @@ static void so_they_do_with_ranges_of_gradients(void **state)
     }
 }
 
+/* Weights that are not on the devices come whole to each replica, or in ranges: the same bits. */
+static void either_way_of_uploading(void **state)
+{
+    (void)state;
+    for (int kind = 0; kind < 4; kind++) {
+        struct setup setup = {.micro_batch = 1,
+                              .threads = 2,
+                              .wide = kind < 3, /* else some units are smaller than a range */
+                              .pipeline = 1 + kind % 2,
+                              .data = kind == 2 ? 2 : 4,
+                              .zero = kind,
+                              .params = kind % 2 == 0 ? SW_TIER_HOST : SW_TIER_NVME,
+                              .optimizer = kind == 2 ? SW_TIER_NVME : SW_TIER_AUTO,
+                              .chunk_bytes = kind == 1 ? 0 : 4096,
+                              .bf16 = kind == 2,
+                              .split = kind == 2,
+                              .verify = true,
+                              .prefetch_depth = 1 + kind,
+                              .uploads = SW_UPLOADS_WHOLE};
+        struct outcome want = train(&setup);
+        assert_true(want.params == setup.params);
+        setup.uploads = SW_UPLOADS_RANGES;
+        assert_same(&setup, &want);
+        free_outcome(&want);
+    }
+}
+
 /* Eight rows over three replicas are 3, 3 and 2; over eight, one each; and with micro-batches of 3
  * some replicas have none of the second. */
 static void rows_that_do_not_divide(void **state)
@@ -341,6 +368,7 @@ int main(void)
         cmocka_unit_test(replicas_agree),
         cmocka_unit_test(replicas_agree_with_other_optimizers),
         cmocka_unit_test(so_they_do_with_ranges_of_gradients),
+        cmocka_unit_test(either_way_of_uploading),
         cmocka_unit_test(rows_that_do_not_divide),
         cmocka_unit_test(a_short_batch_leaves_replicas_without_rows),
         cmocka_unit_test(steps_on_devices_have_the_same_bits),

@@ -7,22 +7,27 @@
 #include "model/config.h"
 #include "plan/plan.h"
 
-static struct sw_model *make_model(int encoder, int decoder, bool tied)
+static struct sw_model *make_wide_model(int encoder, int decoder, bool tied, int inner)
 {
     struct sw_err err;
     sw_err_init(&err);
     char text[512];
     int bytes = snprintf(text, sizeof text,
-                         "{\"model_type\": \"t5\", \"d_model\": 16, \"d_kv\": 8, \"d_ff\": 24, "
+                         "{\"model_type\": \"t5\", \"d_model\": 16, \"d_kv\": 8, \"d_ff\": %d, "
                          "\"num_heads\": 2, \"num_layers\": %d, \"num_decoder_layers\": %d, "
                          "\"vocab_size\": 50, \"tie_word_embeddings\": %s}",
-                         encoder, decoder, tied ? "true" : "false");
+                         inner, encoder, decoder, tied ? "true" : "false");
     struct sw_json *json;
     struct sw_model *model;
     assert_ok(sw_json_parse(text, bytes, "config", &json, &err), &err);
     assert_ok(sw_model_open(json, "config", SW_HEAD_BY_CONFIG, &model, &err), &err);
     sw_json_free(json);
     return model;
+}
+
+static struct sw_model *make_model(int encoder, int decoder, bool tied)
+{
+    return make_wide_model(encoder, decoder, tied, 24);
 }
 
 static struct sw_plan *make_plan(const struct sw_model *model,
@@ -365,6 +370,57 @@ static void a_step_has_the_ops_it_should(void **state)
     sw_model_close(model);
 }
 
+/* Weights come to replicas by the way that is faster on the machine's links: whole where those are
+ * all that there is, in ranges where host memory is slower than all links together and devices
+ * reach each other, where these have links of their own, or where ranks share a device's link. */
+static void the_faster_way_of_uploading_is_taken(void **state)
+{
+    (void)state;
+    static const int32_t apart[] = {0, 1, 2, 3}, shared[] = {0, 0, 0, 0};
+    static const struct {
+        const int32_t *devices;
+        bool mailbox;
+        double host_bytes, peer_bytes;
+        bool ranges;
+    } cases[] = {{apart, true, 2e11, 0, false},    {apart, false, 2e11, 5e9, false},
+                 {apart, true, 2e10, 0, false},    {apart, false, 2e10, 1e10, true},
+                 {apart, false, 2e11, 1e11, true}, {shared, true, 2e11, 0, true}};
+    struct sw_optim_settings optim;
+    sw_optim_settings_init(&optim, SW_OPTIM_ADAMW);
+    struct sw_model *model = make_wide_model(4, 4, true, 1 << 14); /* 8 ranges a unit */
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct sw_err err;
+        sw_err_init(&err);
+        struct sw_plan *plan;
+        const struct sw_plan_request request = {.model = model,
+                                                .optim = &optim,
+                                                .kernels = &sw_cpu_kernels,
+                                                .purpose = SW_FOR_TRAINING,
+                                                .compute = SW_F32,
+                                                .global_batch = 8,
+                                                .source_length = 12,
+                                                .target_length = 8,
+                                                .data = 4,
+                                                .params = SW_TIER_HOST,
+                                                .devices = cases[i].devices,
+                                                .mailbox = cases[i].mailbox,
+                                                .device_is_remote = true,
+                                                .overlap = true,
+                                                .rates = {.gemm_flops = 1e18,
+                                                          .device_bytes = 1e13,
+                                                          .optimizer_bytes = 1e13,
+                                                          .host_bytes = cases[i].host_bytes,
+                                                          .h2d_bytes = 1e10,
+                                                          .d2h_bytes = 1e10,
+                                                          .peer_bytes = cases[i].peer_bytes}};
+        assert_ok(sw_plan_make(&plan, &request, &err), &err);
+        if (plan->uploads_ranges != cases[i].ranges)
+            fail_msg("case %d: %s", (int)i, plan->uploads_ranges ? "ranges" : "whole");
+        sw_plan_free(plan);
+    }
+    sw_model_close(model);
+}
+
 static void one_second(const struct sw_op *op, void *context, struct sw_op_cost *out)
 {
     (void)context;
@@ -419,6 +475,7 @@ int main(void)
         cmocka_unit_test(programs_hold_their_invariants),
         cmocka_unit_test(so_they_do_over_grids),
         cmocka_unit_test(the_bubble_is_as_it_should),
+        cmocka_unit_test(the_faster_way_of_uploading_is_taken),
         cmocka_unit_test(a_step_has_the_ops_it_should),
         cmocka_unit_test(simulation_adds_up),
         cmocka_unit_test(what_does_not_fit_is_refused_with_numbers),

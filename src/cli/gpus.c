@@ -19,6 +19,7 @@ struct rig {
     struct sw_stream *compute, *up, *down;
     void *buffers[3]; /* the first two of copy_bytes, all of a matrix */
     void *pinned;     /* copy_bytes */
+    void *peer;       /* a buffer of another GPU */
 };
 
 static double now_seconds(void)
@@ -93,6 +94,11 @@ static void run_copy(const struct rig *rig)
     rig->ops->copy(rig->compute, rig->buffers[1], rig->buffers[0], copy_bytes);
 }
 
+static void run_peer(const struct rig *rig)
+{
+    rig->ops->copy(rig->compute, rig->buffers[0], rig->peer, copy_bytes);
+}
+
 static void run_gemm(const struct rig *rig)
 {
     const struct sw_gemm gemm = {.m = SIDE,
@@ -147,6 +153,23 @@ static sw_code measure_gpu(const struct sw_device_ops *ops, int index, struct sw
     return code != SW_OK ? sw_err_while(err, "measuring GPU %d", index) : SW_OK;
 }
 
+/* Into a GPU from its neighbour. */
+static sw_code measure_peer(const struct sw_device_ops *ops, int index, int other,
+                            struct sw_machine_gpu *gpu, struct sw_err *err)
+{
+    struct rig rig = {.ops = ops}, neighbour = {.ops = ops};
+    sw_code code = rig_open(&rig, index, err);
+    if (code == SW_OK)
+        code = rig_open(&neighbour, other, err);
+    rig.peer = neighbour.buffers[0];
+    if (code == SW_OK)
+        code =
+            rate(&rig, run_peer, rig.compute, (double)copy_bytes, &gpu->peer_bytes_per_second, err);
+    rig_close(&neighbour);
+    rig_close(&rig);
+    return code != SW_OK ? sw_err_while(err, "measuring GPU %d from GPU %d", index, other) : SW_OK;
+}
+
 sw_code sw_probe_gpus(const struct sw_device_ops *ops, const struct sw_topo *topo, bool measure,
                       struct sw_machine *out, struct sw_err *err)
 {
@@ -169,6 +192,8 @@ sw_code sw_probe_gpus(const struct sw_device_ops *ops, const struct sw_topo *top
         out->gpu_count = i + 1;
         if (measure)
             code = measure_gpu(ops, i, gpu, err);
+        if (measure && code == SW_OK && gpu->peers > 0 && count > 1)
+            code = measure_peer(ops, i, i > 0 ? i - 1 : 1, gpu, err);
     }
     return code;
 }

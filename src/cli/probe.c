@@ -136,6 +136,8 @@ static void print_gpus(const struct sw_machine *machine, struct sw_text *out)
                         gpu->memory_bytes_per_second / 1e9, gpu->gemm_flops_per_second / 1e12);
         if (machine->gpu_count > 1)
             sw_text_add(out, ", reaches %d other%s", gpu->peers, gpu->peers == 1 ? "" : "s");
+        if (gpu->peer_bytes_per_second > 0)
+            sw_text_add(out, " at %.1f GB/s", gpu->peer_bytes_per_second / 1e9);
         sw_text_add(out, "\n");
     }
     if (machine->gpu_count > 0 && machine->gpu_versions[0] != '\0')

@@ -142,28 +142,31 @@ sw_code sw_engine_reduce(struct sw_engine *engine, const struct sw_op *op, struc
     return engine->config.comm->barrier(comm, err);
 }
 
-/* Into slots, out of the ranges that replicas have at home; or among what they have at home, after
- * each has stepped its range. */
+/* Into slots, out of the ranges that replicas have at home, or have uploaded there; or among what
+ * they have at home, after each has stepped its range. */
 sw_code sw_engine_gather(struct sw_engine *engine, const struct sw_op *op, struct sw_err *err)
 {
     const struct sw_plan *plan = engine->plan;
     int32_t stage = sw_engine_rank_of(engine, op)->stage;
     struct sw_comm *comm = engine->replica_comms[stage];
     enum sw_part part = engine->store.units[op->unit].weights_part;
+    int64_t size = sw_dtype_bytes(plan->request.compute);
     struct sw_comm_range ranges[MOST_REPLICAS];
     void *destinations[MOST_REPLICAS];
     const void *sources[MOST_REPLICAS];
     list_ranges(engine, op->unit, ranges);
     for (int32_t d = 0; d < plan->replicas; d++) {
         int32_t rank = sw_plan_rank(plan, stage, d);
-        sources[d] = ranges[d].count > 0
-                         ? sw_store_part(&engine->store, rank, op->unit, part, ranges[d].first)
-                         : NULL;
-        destinations[d] = op->weights >= 0 ? sw_store_arrive(&engine->store, rank, op->unit,
-                                                             op->weights, 0, op->count)
-                                           : sw_store_part(&engine->store, rank, op->unit, part, 0);
+        destinations[d] = op->weights >= 0
+                              ? sw_store_gather(&engine->store, rank, op->unit, op->weights)
+                              : sw_store_part(&engine->store, rank, op->unit, part, 0);
+        if (sw_plan_uploads_ranges(plan, op->unit))
+            sources[d] = (char *)destinations[d] + ranges[d].first * size;
+        else
+            sources[d] = ranges[d].count > 0
+                             ? sw_store_part(&engine->store, rank, op->unit, part, ranges[d].first)
+                             : NULL;
     }
-    engine->config.comm->all_gather(comm, destinations, sources, ranges,
-                                    sw_dtype_bytes(plan->request.compute));
+    engine->config.comm->all_gather(comm, destinations, sources, ranges, size);
     return engine->config.comm->barrier(comm, err);
 }

@@ -559,6 +559,12 @@ char *sw_store_common_weights(const struct sw_store *store, int32_t rank)
     return store->ranks[rank].units[common].parts[part];
 }
 
+static struct sw_slot *weight_slot(const struct sw_store *store, int32_t rank, int64_t unit,
+                                   int32_t slot)
+{
+    return &store->ranks[rank].weight_slots[sw_plan_pool(store->plan, unit)][slot];
+}
+
 const void *sw_store_weights(struct sw_store *store, int32_t rank, int64_t unit, int32_t slot)
 {
     const struct sw_unit_state *state = &store->units[unit];
@@ -566,8 +572,7 @@ const void *sw_store_weights(struct sw_store *store, int32_t rank, int64_t unit,
         return sw_store_common_weights(store, rank);
     if (slot < 0)
         return sw_store_part(store, rank, unit, state->weights_part, 0);
-    const struct sw_slot *held =
-        &store->ranks[rank].weight_slots[sw_plan_pool(store->plan, unit)][slot];
+    const struct sw_slot *held = weight_slot(store, rank, unit, slot);
     sw_assert(held->unit == (int32_t)unit);                                       /* S1 */
     sw_assert(held->arrived == store->plan->request.model->units[unit].elements); /* S2 */
     sw_assert(held->version == state->version);                                   /* S3 */
@@ -592,18 +597,41 @@ float *sw_store_complete_gradient(const struct sw_store *store, int32_t rank, in
     return own->units[unit].accumulator + (first - range.first);
 }
 
+/* What arrives in a slot before others' ranges are gathered: of what is not uploaded in ranges, all
+ * or nothing. */
+static struct sw_range arrivals(const struct sw_store *store, int32_t rank, int64_t unit)
+{
+    if (sw_plan_uploads_ranges(store->plan, unit))
+        return sw_plan_range(store->plan, unit, store->ranks[rank].replica);
+    return (struct sw_range){0, 0};
+}
+
+static void begin_arrival(const struct sw_store *store, int64_t unit, struct sw_slot *slot)
+{
+    *slot = (struct sw_slot){slot->memory, (int32_t)unit, 0, store->units[unit].version};
+}
+
 char *sw_store_arrive(struct sw_store *store, int32_t rank, int64_t unit, int32_t slot,
                       int64_t first, int64_t count)
 {
-    struct sw_slot *held = &store->ranks[rank].weight_slots[sw_plan_pool(store->plan, unit)][slot];
-    if (first == 0) {
-        held->unit = (int32_t)unit;
-        held->arrived = 0;
-        held->version = store->units[unit].version;
-    }
-    sw_assert(held->unit == (int32_t)unit && held->arrived == first); /* S4 */
+    struct sw_slot *held = weight_slot(store, rank, unit, slot);
+    int64_t begin = arrivals(store, rank, unit).first;
+    if (first == begin)
+        begin_arrival(store, unit, held);
+    sw_assert(held->unit == (int32_t)unit && held->arrived == first - begin); /* S4 */
     held->arrived += count;
     return (char *)held->memory + first * sw_dtype_bytes(store->plan->request.compute);
+}
+
+char *sw_store_gather(struct sw_store *store, int32_t rank, int64_t unit, int32_t slot)
+{
+    struct sw_slot *held = weight_slot(store, rank, unit, slot);
+    struct sw_range range = arrivals(store, rank, unit);
+    if (range.count == 0)
+        begin_arrival(store, unit, held);
+    sw_assert(held->unit == (int32_t)unit && held->arrived == range.count); /* S4 */
+    held->arrived = store->plan->request.model->units[unit].elements;
+    return held->memory;
 }
 
 char *sw_store_state_buffer(const struct sw_store *store, int32_t buffer, enum sw_part part)

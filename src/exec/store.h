@@ -115,6 +115,9 @@ char *sw_store_arrive(struct sw_store *store, int32_t rank, int64_t unit, int32_
 /* A part of stepping buffer `buffer` of a rank's device. */
 char *sw_store_stepping_buffer(const struct sw_store *store, int32_t rank, int32_t buffer,
                                enum sw_part part);
+/* All of a unit's weights will be in a slot: where; of what is uploaded in ranges, the rank's has
+ * arrived. */
+char *sw_store_gather(struct sw_store *store, int32_t rank, int64_t unit, int32_t slot);
 /* A part of rotating buffer `buffer`. */
 char *sw_store_state_buffer(const struct sw_store *store, int32_t buffer, enum sw_part part);
 

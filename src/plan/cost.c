@@ -69,6 +69,7 @@ void sw_plan_rates_of_machine(const struct sw_machine *machine, bool gpu, struct
         out->device_bytes = machine->gpus[0].memory_bytes_per_second;
         out->h2d_bytes = machine->gpus[0].h2d_bytes_per_second;
         out->d2h_bytes = machine->gpus[0].d2h_bytes_per_second;
+        out->peer_bytes = machine->gpus[0].peer_bytes_per_second;
     }
     for (int i = 0; i < machine->drive_count; i++) {
         out->nvme_read_bytes += machine->drives[i].read_bytes_per_second;
@@ -211,21 +212,72 @@ static void optimizer_cost(const struct sw_plan *plan, const struct sw_op *op,
               on_device ? SW_RESOURCE_DEVICE : SW_RESOURCE_CPU, rates);
 }
 
-/* Over a device's links, one way or the other; on the CPU back end all are copies in memory. */
+static bool has_own_links(const struct sw_plan_rates *rates)
+{
+    return rates->peer_bytes > rates->h2d_bytes;
+}
+
+/* Straight into the peer's memory. */
+static void send_cost(const struct sw_plan *plan, const struct sw_op *op,
+                      const struct sw_plan_rates *rates, struct sw_op_cost *cost)
+{
+    const int32_t *devices = plan->request.devices;
+    double bytes = (double)sw_plan_op_bytes(plan, op);
+    if (rates->device_is_host) {
+        move_cost(cost, bytes, rates->peer_bytes, SW_RESOURCE_DEVICE, rates);
+    } else if (devices == NULL || devices[op->rank] == devices[op->peer]) {
+        move_cost(cost, 2 * bytes, rates->device_bytes, SW_RESOURCE_DEVICE, rates);
+    } else {
+        cost->seconds = bytes / rates->peer_bytes;
+        cost->load[SW_RESOURCE_LINK_DOWN] = has_own_links(rates) ? 0 : 1;
+    }
+}
+
+/* Ranks of a stage whose device is that of its first replica. */
+static int32_t sharing(const struct sw_plan *plan, int32_t stage)
+{
+    int32_t count = 0;
+    for (int32_t d = 0; d < plan->replicas; d++)
+        count +=
+            plan->request.devices == NULL ||
+            plan->request.devices[sw_plan_rank(plan, stage, d)] == plan->request.devices[stage];
+    return count;
+}
+
+/* Over the replicas of a stage, each of which receives what the others have. On one device these
+ * are copies in its memory. Else it is counted for the first one's device, the others doing the
+ * same at the time: over its link, unless peers have faster ones; through host memory, where they
+ * do not reach each other, down and up again for each. */
+static void collective_cost(const struct sw_plan *plan, const struct sw_op *op,
+                            const struct sw_plan_rates *rates, struct sw_op_cost *cost)
+{
+    double bytes = (double)sw_plan_op_bytes(plan, op), all = bytes * plan->replicas;
+    int32_t together = sharing(plan, op->rank % plan->stages);
+    if (rates->device_is_host) {
+        move_cost(cost, all, rates->peer_bytes, SW_RESOURCE_DEVICE, rates);
+        return;
+    }
+    if (together == plan->replicas) {
+        move_cost(cost, 2 * all, rates->device_bytes, SW_RESOURCE_DEVICE, rates);
+        return;
+    }
+    bool apart = has_own_links(rates) && !plan->request.mailbox;
+    double link = bytes * together / (plan->request.mailbox ? rates->h2d_bytes : rates->peer_bytes);
+    double memory = plan->request.mailbox ? 2 * all / rates->host_bytes : 0;
+    cost->seconds = link > memory ? link : memory;
+    if (cost->seconds <= 0)
+        return;
+    cost->load[SW_RESOURCE_LINK_UP] = apart ? 0 : (float)(link / cost->seconds);
+    cost->load[SW_RESOURCE_DRAM] = (float)(memory / cost->seconds);
+}
+
+/* Over a device's links to the host, one way or the other; on the CPU back end all are copies in
+ * memory. */
 static void link_cost(const struct sw_plan *plan, const struct sw_op *op,
                       const struct sw_plan_rates *rates, struct sw_op_cost *cost)
 {
-    bool mailbox = plan->mailboxes > 0, down = op->kind == SW_OP_DOWNLOAD;
+    bool down = op->kind == SW_OP_DOWNLOAD || op->kind == SW_OP_SEND;
     double rate = down ? rates->d2h_bytes : rates->h2d_bytes;
-    if (op->kind == SW_OP_REDUCE || op->kind == SW_OP_GATHER)
-        rate = rates->peer_bytes;
-    if (op->kind == SW_OP_SEND || op->kind == SW_OP_RECV) {
-        down = op->kind == SW_OP_SEND;
-        if (!mailbox)
-            rate = rates->peer_bytes;
-        else if (down)
-            rate = rates->d2h_bytes;
-    }
     enum sw_resource link = down ? SW_RESOURCE_LINK_DOWN : SW_RESOURCE_LINK_UP;
     move_cost(cost, (double)sw_plan_op_bytes(plan, op), rate,
               rates->device_is_host ? SW_RESOURCE_DEVICE : link, rates);
@@ -261,11 +313,18 @@ void sw_plan_op_cost(const struct sw_op *op, void *context, struct sw_op_cost *c
     case SW_OP_BATCH:
     case SW_OP_UPLOAD:
     case SW_OP_DOWNLOAD:
-    case SW_OP_SEND:
     case SW_OP_RECV:
+        link_cost(plan, op, rates, cost);
+        break;
+    case SW_OP_SEND:
+        if (plan->mailboxes > 0)
+            link_cost(plan, op, rates, cost);
+        else
+            send_cost(plan, op, rates, cost);
+        break;
     case SW_OP_REDUCE:
     case SW_OP_GATHER:
-        link_cost(plan, op, rates, cost);
+        collective_cost(plan, op, rates, cost);
         break;
     default:
         break;

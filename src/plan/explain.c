@@ -133,6 +133,10 @@ static void print_grid(const struct sw_plan *plan, struct sw_text *out)
                 (int)plan->stages, sw_text_plural(plan->stages), (int)plan->replicas,
                 sw_text_plural(plan->replicas), plan->request.zero);
     print_schedule(plan, out);
+    if (plan->params != SW_TIER_DEVICE && plan->replicas > 1)
+        sw_text_add(out, "uploads    weights off the devices: %s\n",
+                    plan->uploads_ranges ? "each replica its range, then gathered"
+                                         : "all of them by each replica");
     sw_text_add(out, "\n%6s %6s %8s %8s %8s %12s\n", "rank", "stage", "replica", "device", "blocks",
                 "memory, MiB");
     for (int32_t rank = 0; rank < plan->ranks; rank++) {
@@ -149,9 +153,10 @@ static void print_grid(const struct sw_plan *plan, struct sw_text *out)
 static void json_grid(const struct sw_plan *plan, struct sw_text *out)
 {
     sw_text_add(out,
-                "\"pipeline\": %d, \"data\": %d, \"zero\": %d, \"schedule\": \"%s\", \"ranks\": [",
+                "\"pipeline\": %d, \"data\": %d, \"zero\": %d, \"schedule\": \"%s\", "
+                "\"uploads\": \"%s\", \"ranks\": [",
                 (int)plan->stages, (int)plan->replicas, plan->request.zero,
-                sw_schedule_name(plan->schedule));
+                sw_schedule_name(plan->schedule), plan->uploads_ranges ? "ranges" : "whole");
     for (int32_t rank = 0; rank < plan->ranks; rank++) {
         const struct sw_stage_plan *stage = &plan->stage[rank % plan->stages];
         sw_text_add(out,

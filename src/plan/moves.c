@@ -8,26 +8,28 @@ static int64_t least(int64_t a, int64_t b)
 
 /* ---- weights ---- */
 
-/* From host memory or a staging buffer to slots: of every replica. */
+/* From host memory or a staging buffer to slots: of every replica, or of one. */
 static void upload_weights(struct sw_build *b, int32_t unit, int32_t slot, int32_t buffer,
-                           int64_t first, int64_t count)
+                           struct sw_range piece, int32_t replica)
 {
     for (int32_t d = 0; d < b->plan->replicas; d++) {
         int32_t rank = sw_build_rank_of(b, unit, d);
+        if (replica >= 0 && d != replica)
+            continue;
         struct sw_op *op = sw_program_add(b->program, SW_OP_UPLOAD, SW_LANE_H2D, rank);
         op->buffer = buffer;
         op->cargo = SW_CARGO_WEIGHTS;
         op->unit = unit;
         op->weights = slot;
-        op->first = first;
-        op->count = count;
+        op->first = piece.first;
+        op->count = piece.count;
         sw_program_adds(b->program, b->ranks[rank].weight_slot[sw_plan_pool(b->plan, unit)] + slot);
         sw_program_reads(b->program,
                          buffer >= 0 ? b->r.fetch_buffer + buffer : b->r.weights + unit);
     }
 }
 
-/* Every replica has a range of them: together they have all. */
+/* Every replica has a range of them, at home or in the slot: together they have all. */
 static void gather_weights(struct sw_build *b, int32_t unit, int32_t slot)
 {
     enum sw_pool_kind pool = sw_plan_pool(b->plan, unit);
@@ -37,38 +39,48 @@ static void gather_weights(struct sw_build *b, int32_t unit, int32_t slot)
     op->unit = unit;
     op->weights = slot;
     op->count = b->model->units[unit].elements;
-    sw_program_reads(b->program, b->r.weights + unit);
+    if (b->plan->homes[unit].weights == SW_TIER_DEVICE)
+        sw_program_reads(b->program, b->r.weights + unit);
     for (int32_t d = 0; d < b->plan->replicas; d++)
         sw_program_writes(b->program,
                           b->ranks[sw_build_rank_of(b, unit, d)].weight_slot[pool] + slot);
 }
 
-void sw_build_fetch_weights(struct sw_build *b, int32_t unit, int32_t slot)
+/* A range of them from their home to slots: of every replica, or of one. */
+static void bring_weights(struct sw_build *b, int32_t unit, int32_t slot, struct sw_range range,
+                          int32_t replica)
 {
-    int64_t elements = b->model->units[unit].elements;
-    sw_build_window_until(b, unit);
-    if (b->plan->homes[unit].weights == SW_TIER_DEVICE) {
-        gather_weights(b, unit, slot);
-        return;
-    }
     if (b->plan->homes[unit].weights == SW_TIER_HOST) {
-        upload_weights(b, unit, slot, -1, 0, elements);
+        if (range.count > 0)
+            upload_weights(b, unit, slot, -1, range, replica);
         return;
     }
-    for (int64_t first = 0; first < elements; first += b->plan->weight_chunk) {
-        int64_t count = least(b->plan->weight_chunk, elements - first);
+    for (int64_t at = 0; at < range.count; at += b->plan->weight_chunk) {
+        int64_t count = least(b->plan->weight_chunk, range.count - at);
         int32_t buffer = (int32_t)(b->next_fetch_buffer++ % b->plan->fetch_buffers);
-        struct sw_op *op =
-            sw_program_add(b->program, SW_OP_FETCH, SW_LANE_FETCH, sw_build_rank_of(b, unit, 0));
+        struct sw_op *op = sw_program_add(b->program, SW_OP_FETCH, SW_LANE_FETCH,
+                                          sw_build_rank_of(b, unit, replica > 0 ? replica : 0));
         op->cargo = SW_CARGO_WEIGHTS;
         op->unit = unit;
         op->buffer = buffer;
-        op->first = first;
+        op->first = range.first + at;
         op->count = count;
         sw_program_reads(b->program, b->r.weights + unit);
         sw_program_writes(b->program, b->r.fetch_buffer + buffer);
-        upload_weights(b, unit, slot, buffer, first, count);
+        upload_weights(b, unit, slot, buffer, (struct sw_range){range.first + at, count}, replica);
     }
+}
+
+void sw_build_fetch_weights(struct sw_build *b, int32_t unit, int32_t slot)
+{
+    sw_build_window_until(b, unit);
+    bool ranges = sw_plan_uploads_ranges(b->plan, unit);
+    for (int32_t d = 0; ranges && d < b->plan->replicas; d++)
+        bring_weights(b, unit, slot, sw_plan_range(b->plan, unit, d), d);
+    if (ranges || b->plan->homes[unit].weights == SW_TIER_DEVICE)
+        gather_weights(b, unit, slot);
+    else
+        bring_weights(b, unit, slot, (struct sw_range){0, b->model->units[unit].elements}, -1);
 }
 
 /* ---- kept activations ---- */

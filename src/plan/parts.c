@@ -64,6 +64,12 @@ bool sw_plan_is_slotted(const struct sw_plan *plan, int64_t unit)
     return plan->homes[unit].weights != SW_TIER_DEVICE || shards(plan, unit, SW_TIER_DEVICE, 3);
 }
 
+bool sw_plan_uploads_ranges(const struct sw_plan *plan, int64_t unit)
+{
+    return plan->uploads_ranges && plan->replicas > 1 &&
+           plan->homes[unit].weights != SW_TIER_DEVICE;
+}
+
 bool sw_plan_steps_everywhere(const struct sw_plan *plan, int64_t unit)
 {
     return plan->homes[unit].states == SW_TIER_DEVICE && !shards(plan, unit, SW_TIER_DEVICE, 1);

@@ -13,18 +13,12 @@
 enum {
     /* Tokens of a micro-batch beyond which larger ones are no faster. */
     MICRO_BATCH_TOKENS = 8192,
-    /* Logits of this many bytes at once: large enough for fast GEMMs, small beside the weights.
-     * Results depend on where chunks are cut (in rounding), so this is a function of the
-     * vocabulary alone, and shorter only where a whole micro-batch is. */
-    HEAD_CHUNK_BYTES = 64 << 20,
-    HEAD_CHUNK_STEP = 32,
-    GRADIENT_SLOTS = 2,
     PARTS = 16, /* the share of units to stream is found to one of them */
     DEFAULT_SLOTS = 3,
 };
 
-/* A schedule is taken for another one, which moves or keeps less, only when it is that much faster.
- */
+/* A schedule is taken for another one, which moves or keeps less, only when it is that much faster,
+ * and so are ranges for whole uploads. */
 static const double CLEARLY = 0.99;
 
 enum kind { WEIGHTS, STATES, GRADIENTS, KINDS };
@@ -42,6 +36,7 @@ struct genes {
     int64_t device[KINDS], host[KINDS];
     int64_t streamed; /* in PARTS: units whose states are not on the device, evenly among those */
     bool streamed_stays; /* their gradients have their home where they are stepped */
+    bool ranges;         /* of weights off the device are uploaded, and gathered */
 };
 
 struct search {
@@ -63,45 +58,6 @@ struct search {
 };
 
 /* ---- from genes to a plan ---- */
-
-/* `tokens`: target tokens of a micro-batch at most; a longer chunk would be memory for nothing. */
-static int64_t head_chunk(const struct sw_plan_request *request, int64_t tokens)
-{
-    int64_t chunk = HEAD_CHUNK_BYTES / ((int64_t)sizeof(float) * request->model->t5.vocab_size);
-    chunk -= chunk % HEAD_CHUNK_STEP;
-    if (chunk < HEAD_CHUNK_STEP)
-        chunk = HEAD_CHUNK_STEP;
-    return chunk < tokens ? chunk : tokens;
-}
-
-/* Rows of the global batch that a replica has. */
-static int64_t replica_rows(const struct sw_plan *plan)
-{
-    return (plan->request.global_batch + plan->replicas - 1) / plan->replicas;
-}
-
-static int64_t microbatches_of(const struct sw_plan *plan, int64_t rows)
-{
-    return plan->request.purpose == SW_FOR_GENERATION ? 1 : (replica_rows(plan) + rows - 1) / rows;
-}
-
-static void set_bounds(struct sw_plan *plan, int64_t rows)
-{
-    const struct sw_plan_request *request = &plan->request;
-    bool generating = request->purpose == SW_FOR_GENERATION;
-    int64_t target_length = generating ? request->generation_length : request->target_length;
-    if (plan->bounds.rows == rows)
-        return;
-    plan->bounds = (struct sw_bounds){
-        .rows = rows,
-        .source_length = request->source_length,
-        .target_length = target_length,
-        .head_chunk_tokens = head_chunk(request, rows * target_length),
-    };
-    plan->microbatches = microbatches_of(plan, rows);
-    plan->reach = sw_model_tables_reach(plan->bounds.source_length, plan->bounds.target_length);
-    sw_plan_measure_blocks(plan);
-}
 
 /* Units in turn by stage, so that what is nearer is spread over the stages. */
 static void order_units(struct search *search)
@@ -188,43 +144,6 @@ static void set_homes(const struct search *search, const struct genes *genes)
     };
 }
 
-static bool cuts_gradients(const struct sw_plan *plan)
-{
-    return plan->replicas > 1 && plan->request.zero >= 2;
-}
-
-static void set_pools(struct sw_plan *plan, int32_t index, int64_t slots)
-{
-    const struct sw_model *model = plan->request.model;
-    struct sw_stage_plan *stage = &plan->stage[index];
-    int64_t weights[SW_POOL_KINDS] = {0}, gradients[SW_POOL_KINDS] = {0};
-    memset(stage->weight_pools, 0, sizeof stage->weight_pools);
-    memset(stage->gradient_pools, 0, sizeof stage->gradient_pools);
-    for (int64_t i = 0; i < model->unit_count; i++) {
-        if (i == model->common_unit || plan->unit_stage[i] != index)
-            continue;
-        enum sw_pool_kind pool = sw_plan_pool(plan, i);
-        int64_t elements = model->units[i].elements;
-        if (sw_plan_is_slotted(plan, i)) {
-            weights[pool]++;
-            if (elements > stage->weight_pools[pool].elements)
-                stage->weight_pools[pool].elements = elements;
-        }
-        if (sw_plan_gradient_slotted(plan, i)) {
-            gradients[pool]++;
-            if (elements > stage->gradient_pools[pool].elements)
-                stage->gradient_pools[pool].elements = elements;
-        }
-    }
-    for (int pool = 0; pool < SW_POOL_KINDS; pool++) {
-        int64_t most = slots < GRADIENT_SLOTS ? slots : GRADIENT_SLOTS;
-        if (plan->schedule != SW_SCHEDULE_LAYERED && !cuts_gradients(plan))
-            most = gradients[pool]; /* all grow at the same time */
-        stage->weight_pools[pool].slots = weights[pool] < slots ? weights[pool] : slots;
-        stage->gradient_pools[pool].slots = gradients[pool] < most ? gradients[pool] : most;
-    }
-}
-
 static enum sw_tier farthest(const struct search *search, const struct genes *genes, enum kind kind)
 {
     return search->count > 0 ? tier_of(genes, kind, search->count - 1) : SW_TIER_DEVICE;
@@ -234,8 +153,9 @@ static enum sw_tier farthest(const struct search *search, const struct genes *ge
 static void apply(struct search *search, const struct genes *genes)
 {
     struct sw_plan *plan = search->plan;
-    set_bounds(plan, genes->rows);
+    sw_plan_set_bounds(plan, genes->rows);
     plan->recompute = genes->recompute;
+    plan->uploads_ranges = genes->ranges;
     plan->activations = genes->activations;
     plan->activation_slots = genes->activation_slots;
     set_agendas(search, genes);
@@ -244,8 +164,7 @@ static void apply(struct search *search, const struct genes *genes)
     plan->params = farthest(search, genes, WEIGHTS);
     plan->optimizer = farthest(search, genes, STATES);
     plan->grads = farthest(search, genes, GRADIENTS);
-    for (int32_t stage = 0; stage < plan->stages; stage++)
-        set_pools(plan, stage, genes->slots);
+    sw_plan_set_pools(plan, genes->slots);
     sw_plan_make_budget(plan);
 }
 
@@ -331,7 +250,7 @@ static bool are_same(const struct genes *a, const struct genes *b)
     return a->schedule == b->schedule && a->rows == b->rows && a->recompute == b->recompute &&
            a->activations == b->activations && a->activation_slots == b->activation_slots &&
            a->slots == b->slots && a->chunk_bytes == b->chunk_bytes && a->streamed == b->streamed &&
-           a->streamed_stays == b->streamed_stays &&
+           a->streamed_stays == b->streamed_stays && a->ranges == b->ranges &&
            memcmp(a->device, b->device, sizeof a->device) == 0 &&
            memcmp(a->host, b->host, sizeof a->host) == 0;
 }
@@ -366,8 +285,10 @@ static bool is_new(struct search *search, const struct genes *genes)
     return true;
 }
 
-/* Price a candidate that fits, and keep the best. */
-static sw_code consider(struct search *search, const struct genes *genes, struct sw_err *err)
+/* Price a candidate that fits, and keep the best: one that takes less than `factor` of the best
+ * before. */
+static sw_code price(struct search *search, const struct genes *genes, double factor,
+                     struct sw_err *err)
 {
     struct sw_plan *plan = search->plan;
     struct sw_simulation simulation = {.give_up_seconds = search->found ? search->best_seconds : 0};
@@ -390,12 +311,35 @@ static sw_code consider(struct search *search, const struct genes *genes, struct
         return code;
     if (search->found && simulation.makespan_seconds != search->best_seconds)
         plan->chosen_by_rates = true;
-    if (!search->found || simulation.makespan_seconds < search->best_seconds) {
+    if (!search->found || simulation.makespan_seconds < factor * search->best_seconds) {
         search->found = true;
         search->best_seconds = simulation.makespan_seconds;
         search->best = *genes;
     }
     return SW_OK;
+}
+
+static bool uploads(const struct sw_plan *plan)
+{
+    bool any = false;
+    for (int64_t i = 0; i < plan->request.model->unit_count; i++)
+        any = any || plan->homes[i].weights != SW_TIER_DEVICE;
+    return any && plan->replicas > 1;
+}
+
+/* The same for one that weights pass to several replicas, by the way that was faster so far; where
+ * it is the best, by the other way, too. */
+static sw_code consider(struct search *search, const struct genes *genes, struct sw_err *err)
+{
+    enum sw_uploads wanted = search->plan->request.uploads;
+    struct genes tried = *genes;
+    tried.ranges = wanted == SW_UPLOADS_AUTO ? search->best.ranges : wanted == SW_UPLOADS_RANGES;
+    sw_code code = price(search, &tried, 1, err);
+    if (code != SW_OK || wanted != SW_UPLOADS_AUTO || !are_same(&search->best, &tried) ||
+        !uploads(search->plan))
+        return code;
+    tried.ranges = !tried.ranges;
+    return price(search, &tried, tried.ranges ? CLEARLY : 1, err);
 }
 
 /* From a candidate with everything as far as may be, nearer what fits. */
@@ -442,7 +386,7 @@ static int64_t slots_of(const struct search *search, int choice)
 static int64_t activation_slots_of(const struct search *search, const struct genes *genes,
                                    int choice)
 {
-    int64_t m = microbatches_of(search->plan, genes->rows);
+    int64_t m = sw_plan_microbatches(search->plan, genes->rows);
     return choice == 0 ? 3 * m + 2 : choice == 1 ? 2 * m + 2 : choice == 2 ? 4 : 0;
 }
 
@@ -493,7 +437,7 @@ static bool wants_activations(const struct search *search, enum sw_tier tier)
 static sw_code take_resident(struct search *search, struct genes genes, bool *taken,
                              struct sw_err *err)
 {
-    bool slotted = cuts_gradients(search->plan);
+    bool slotted = sw_plan_cuts_gradients(search->plan);
     sw_code code = SW_OK;
     genes.activations = SW_TIER_DEVICE;
     for (int kind = 0; kind < KINDS; kind++)
@@ -558,7 +502,7 @@ static int64_t choose_rows(const struct sw_plan *plan)
         return request->micro_batch;
     int64_t longest = request->source_length > request->target_length ? request->source_length
                                                                       : request->target_length;
-    int64_t all = replica_rows(plan), rows = MICRO_BATCH_TOKENS / longest;
+    int64_t all = sw_plan_replica_rows(plan), rows = MICRO_BATCH_TOKENS / longest;
     if (plan->stages > 1 && rows > all / (2 * plan->stages))
         rows = all / (2 * plan->stages);
     if (rows > all)

@@ -16,6 +16,9 @@ enum sw_recompute { SW_RECOMPUTE_AUTO, SW_RECOMPUTE_ON, SW_RECOMPUTE_OFF };
 enum sw_schedule { SW_SCHEDULE_AUTO, SW_SCHEDULE_LAYERED, SW_SCHEDULE_1F1B, SW_SCHEDULE_GPIPE };
 /* Where what is not at home on the device is stepped (optimizer.where). */
 enum sw_step_where { SW_STEP_AUTO, SW_STEP_HOST, SW_STEP_DEVICE, SW_STEP_STREAM };
+/* How replicas get weights that are not at home on the device: each all of them over its link; or
+ * each its range, which are then gathered. */
+enum sw_uploads { SW_UPLOADS_AUTO, SW_UPLOADS_WHOLE, SW_UPLOADS_RANGES };
 enum sw_purpose { SW_FOR_TRAINING, SW_FOR_EVALUATION, SW_FOR_GENERATION };
 
 /* Of memory that is available this much is planned with; the rest is left to libraries, data and
@@ -51,8 +54,9 @@ struct sw_plan_request {
     int32_t pipeline, data;
     int zero; /* stage of ZeRO over the replicas, 0 .. 3 */
     enum sw_schedule schedule;
-    const int32_t *devices; /* borrowed [pipeline * data]: physical device of each rank; NULL: all
-                               of them share one */
+    enum sw_uploads uploads; /* auto but in tests */
+    const int32_t *devices;  /* borrowed [pipeline * data]: physical device of each rank; NULL: all
+                                of them share one */
     bool mailbox; /* devices cannot copy to each other: activations go through host memory */
     bool overlap;
     bool checksums; /* of what is on drives: they take host memory */
@@ -125,6 +129,7 @@ struct sw_plan {
     int32_t *unit_stage;         /* owned [unit_count]; of the common unit, which all have: 0 */
     struct sw_stage_plan *stage; /* owned [stages] */
     bool recompute;
+    bool uploads_ranges;
     enum sw_tier params, optimizer, grads, activations; /* farthest home in use */
     struct sw_unit_homes *homes;                        /* owned [unit_count] */
     struct sw_block_sizes *sizes;                       /* owned [block_count] */
@@ -243,6 +248,8 @@ static inline int32_t sw_plan_rank(const struct sw_plan *plan, int32_t stage, in
 {
     return replica * plan->stages + stage;
 }
+/* Whether each replica uploads its range of a unit's weights, and gathers the others'. */
+bool sw_plan_uploads_ranges(const struct sw_plan *plan, int64_t unit);
 /* Whether a unit's gradient is summed up where it is held. */
 bool sw_plan_gradient_stays(const struct sw_plan *plan, int64_t unit);
 /* Whether a block's gradient is reduced after every micro-batch, each replica's range added to what

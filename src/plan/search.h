@@ -33,6 +33,17 @@ bool sw_plan_fits(const struct sw_plan *plan);
 /* In memory, drives apart. */
 bool sw_plan_fits_memory(const struct sw_plan *plan);
 
+/* sizes.c */
+/* Rows of the global batch that a replica has, and micro-batches of `rows` that they make. */
+int64_t sw_plan_replica_rows(const struct sw_plan *plan);
+int64_t sw_plan_microbatches(const struct sw_plan *plan, int64_t rows);
+/* Bounds of micro-batches of `rows`, and what follows from them. */
+void sw_plan_set_bounds(struct sw_plan *plan, int64_t rows);
+/* Whether ZeRO cuts what is held of gradients. */
+bool sw_plan_cuts_gradients(const struct sw_plan *plan);
+/* The pools of all stages, for the homes of the units; weights have `slots` at most. */
+void sw_plan_set_pools(struct sw_plan *plan, int64_t slots);
+
 /* placement.c: choose what the request leaves open. SW_E_FIT when nothing fits. */
 sw_code sw_plan_place(struct sw_plan *plan, struct sw_err *err);
 

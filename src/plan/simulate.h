@@ -14,7 +14,8 @@ struct sw_plan_rates {
     double host_bytes;           /* of host memory by the CPUs (triad), reads plus writes */
     double memory_bytes;         /* of host memory by CPUs and links at once */
     double h2d_bytes, d2h_bytes; /* of one device's link */
-    double peer_bytes;           /* from device to device */
+    double peer_bytes; /* from device to device, where they reach each other: by the links that the
+                          host has to them, unless it is faster than those */
     double nvme_read_bytes, nvme_write_bytes; /* of all spill directories together */
     const char *origin; /* where they are from, in words, for explain.c; NULL: nothing is said */
 };

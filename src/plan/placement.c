@@ -376,7 +376,7 @@ static int64_t slots_of(const struct search *search, int choice)
 {
     static const int64_t choices[] = {DEFAULT_SLOTS, 2, 4, 8, 1};
     int64_t depth = search->plan->request.prefetch_depth;
-    if (depth > 0 || search->least)
+    if (depth > 0)
         return choice == 0 ? depth + 1 : 0;
     return choice < (int)(sizeof choices / sizeof *choices) ? choices[choice] : 0;
 }

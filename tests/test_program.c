@@ -5,7 +5,7 @@
 #include "base/json.h"
 #include "base/random.h"
 #include "model/config.h"
-#include "plan/plan.h"
+#include "plan/search.h"
 
 static struct sw_model *make_wide_model(int encoder, int decoder, bool tied, int inner)
 {
@@ -421,6 +421,60 @@ static void the_faster_way_of_uploading_is_taken(void **state)
     sw_model_close(model);
 }
 
+/* Seconds of all backward passes and heads at 1 byte a second, products for nothing. */
+static double backward_seconds(const struct sw_model *model, int64_t rows)
+{
+    struct sw_err err;
+    sw_err_init(&err);
+    struct sw_optim_settings optim;
+    sw_optim_settings_init(&optim, SW_OPTIM_ADAMW);
+    struct sw_plan *plan;
+    const struct sw_plan_request request = {.model = model,
+                                            .optim = &optim,
+                                            .kernels = &sw_cpu_kernels,
+                                            .purpose = SW_FOR_TRAINING,
+                                            .compute = SW_F32,
+                                            .global_batch = 8,
+                                            .micro_batch = rows,
+                                            .source_length = 12,
+                                            .target_length = 8};
+    assert_ok(sw_plan_make(&plan, &request, &err), &err);
+    struct sw_plan_costing costing = {plan, {.gemm_flops = 1e300, .device_bytes = 1.0}};
+    double seconds = 0.0;
+    for (int64_t i = 0; i < plan->step->op_count; i++) {
+        const struct sw_op *op = &plan->step->ops[i];
+        struct sw_op_cost cost = {0};
+        if (op->kind != SW_OP_BACKWARD && op->kind != SW_OP_HEAD)
+            continue;
+        const struct sw_block_sizes *sizes = &plan->sizes[op->block];
+        int64_t kept = sizes->context_bytes + sizes->output_bytes;
+        sw_plan_op_cost(op, &costing, &cost);
+        seconds += cost.seconds;
+        if (op->kind == SW_OP_BACKWARD)
+            seconds -= (double)((plan->recompute ? 6 : 4) * kept);
+    }
+    sw_plan_free(plan);
+    return seconds;
+}
+
+/* A micro-batch more is one more reading and writing of all fp32 gradients of blocks and the head;
+ * those of what is frozen are not made. */
+static void small_microbatches_are_dear(void **state)
+{
+    (void)state;
+    struct sw_model *model = make_model(2, 3, true);
+    int64_t elements = model->units[model->head_unit].elements;
+    for (int64_t i = 0; i < model->block_count; i++)
+        if (model->blocks[i].kind == SW_BLOCK_ENCODER || model->blocks[i].kind == SW_BLOCK_DECODER)
+            elements += model->units[model->blocks[i].units[0]].elements;
+    assert_true(backward_seconds(model, 8) == 8.0 * (double)elements);
+    assert_true(backward_seconds(model, 1) == 64.0 * (double)elements);
+    struct sw_unit *frozen = &model->units[model->blocks[1].units[0]];
+    frozen->trainable = false;
+    assert_true(backward_seconds(model, 8) == 8.0 * (double)(elements - frozen->elements));
+    sw_model_close(model);
+}
+
 static void one_second(const struct sw_op *op, void *context, struct sw_op_cost *out)
 {
     (void)context;
@@ -477,6 +531,7 @@ int main(void)
         cmocka_unit_test(the_bubble_is_as_it_should),
         cmocka_unit_test(the_faster_way_of_uploading_is_taken),
         cmocka_unit_test(a_step_has_the_ops_it_should),
+        cmocka_unit_test(small_microbatches_are_dear),
         cmocka_unit_test(simulation_adds_up),
         cmocka_unit_test(what_does_not_fit_is_refused_with_numbers),
     };

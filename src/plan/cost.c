@@ -167,13 +167,29 @@ static double step_bytes(const struct sw_plan *plan)
     return 3 * gradient + 8 + (optim->scale_parameter ? 4 : 0);
 }
 
+/* What adding a product to fp32 gradients moves beside it: a micro-batch's tokens share one reading
+ * and writing of the block's gradients, and a chunk's of the head's. */
+static double accumulation_bytes(const struct sw_plan *plan, const struct sw_op *op)
+{
+    const struct sw_model *model = plan->request.model;
+    const struct sw_unit *unit = &model->units[model->blocks[op->block].units[0]];
+    int64_t tokens = plan->bounds.rows * plan->bounds.target_length;
+    int64_t chunk = plan->bounds.head_chunk_tokens;
+    int64_t times = op->kind == SW_OP_HEAD ? (tokens + chunk - 1) / chunk : 1;
+    enum sw_block_kind kind = model->blocks[op->block].kind;
+    /* embeddings add to the rows of a few words, final norms to one */
+    bool adds = kind == SW_BLOCK_ENCODER || kind == SW_BLOCK_DECODER || kind == SW_BLOCK_HEAD;
+    return adds && unit->trainable ? 2.0 * sizeof(float) * (double)(unit->elements * times) : 0.0;
+}
+
 static double compute_seconds(const struct sw_plan *plan, const struct sw_op *op,
                               const struct sw_plan_rates *rates)
 {
     const struct sw_block_sizes *sizes = &plan->sizes[op->block];
     double kept = (double)(sizes->context_bytes + sizes->output_bytes) / rates->device_bytes;
     double forward = sizes->forward_flops / rates->gemm_flops;
-    double backward = sizes->backward_flops / rates->gemm_flops;
+    double backward = sizes->backward_flops / rates->gemm_flops +
+                      accumulation_bytes(plan, op) / rates->device_bytes;
     switch (op->kind) {
     case SW_OP_FORWARD:
         return forward + 2 * kept;

@@ -1,5 +1,5 @@
 /* The order in which stages compute: a greedy schedule on a virtual clock, in which a block takes
- * one unit of time forward and two backward, and the ends of the model none. */
+ * time by its products, and the ends of the model none. */
 #include "plan/agenda.h"
 
 #include "base/mem.h"
@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { FORWARD_TIME = 1, BACKWARD_TIME = 2, END_QUEUES = 8 };
+enum { CHEAPEST_TIME = 4 /* forward, of a block */, END_QUEUES = 8 };
 
 /* What must be done: a block over a micro-batch, one way. */
 struct task {
@@ -31,6 +31,7 @@ struct scheduler {
     int64_t queue_count;
     int64_t *ends;            /* [2][block_count][microbatches] when a task ends; -1: not run yet */
     int64_t *clock;           /* [stages] */
+    double cheapest;          /* forward operations of a layer */
     int64_t now;              /* when the task at hand ends */
     struct sw_agenda waiting; /* SENDs of tasks that have not ended yet, by their time */
     bool failed;
@@ -278,6 +279,28 @@ static int64_t start_of(const struct scheduler *s, const struct queue *queue)
     return start;
 }
 
+/* Blocks are as long as their products, in parts of the cheapest one's: the clock tells in which
+ * order messages leave, and one that leaves late in its lane holds up those behind it. */
+static int64_t time_of(const struct scheduler *s, const struct task *task)
+{
+    const struct sw_block_sizes *sizes = &s->plan->sizes[task->block];
+    double flops = task->backward ? sizes->backward_flops : sizes->forward_flops;
+    if (task->backward && s->plan->recompute)
+        flops += sizes->forward_flops;
+    return (int64_t)(CHEAPEST_TIME * flops / s->cheapest + 0.5);
+}
+
+static double cheapest_layer(const struct sw_plan *plan)
+{
+    const struct sw_model *model = plan->request.model;
+    double cheapest = 0;
+    for (int64_t i = 0; i < model->block_count; i++)
+        if (is_layer(&model->blocks[i]) &&
+            (cheapest <= 0 || plan->sizes[i].forward_flops < cheapest))
+            cheapest = plan->sizes[i].forward_flops;
+    return cheapest;
+}
+
 static void run_clock(struct scheduler *s, bool trains)
 {
     int64_t left = 0;
@@ -298,7 +321,7 @@ static void run_clock(struct scheduler *s, bool trains)
         }
         sw_assert(best != NULL); /* else the schedule waits for itself */
         const struct task *task = &best->tasks[best->next++];
-        int64_t time = !best->layers ? 0 : task->backward ? BACKWARD_TIME : FORWARD_TIME;
+        int64_t time = !best->layers ? 0 : time_of(s, task);
         if (best->layers)
             s->clock[best->stage] = best_start + time;
         add_sends_until(s, best_start);
@@ -423,6 +446,7 @@ static struct sw_agenda *schedule(const struct sw_plan *plan, bool trains, bool 
     s.failed = s.failed || s.queues == NULL || s.ends == NULL || s.clock == NULL;
     if (!s.failed) {
         memset(s.ends, -1, (size_t)ends * sizeof *s.ends);
+        s.cheapest = cheapest_layer(plan);
         order_all(&s, trains);
         run_clock(&s, trains);
     }

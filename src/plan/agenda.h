@@ -1,6 +1,6 @@
 /* What computes and what passes between stages, in one order for all stages: the agenda of a
- * program. It depends on shapes, grid and schedule alone, not on where anything is kept. Replicas
- * of a stage do the same. docs/PLAN.md describes the schedules. */
+ * program. It depends on shapes, grid, schedule and recomputation, not on where anything is kept.
+ * Replicas of a stage do the same. docs/PLAN.md describes the schedules. */
 #ifndef SPILLWAY_PLAN_AGENDA_H
 #define SPILLWAY_PLAN_AGENDA_H
 

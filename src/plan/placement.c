@@ -86,16 +86,17 @@ static void set_agendas(struct search *search, const struct genes *genes)
     struct sw_plan *plan = search->plan;
     bool rows = genes->rows != search->counted_rows;
     bool schedule = genes->schedule != search->counted_schedule;
+    bool recompute = genes->recompute != search->counted_recompute;
     struct sw_err err;
     sw_err_init(&err);
     plan->schedule = genes->schedule;
-    if (schedule || rows) {
+    if (schedule || rows || recompute) {
         search->failed = search->failed || sw_plan_assign_stages(plan, &err) != SW_OK ||
                          sw_plan_make_agendas(plan, &err) != SW_OK;
         order_units(search);
     }
-    if (search->failed || (!schedule && !rows && genes->recompute == search->counted_recompute &&
-                           genes->activations == search->counted_activations))
+    if (search->failed ||
+        (!schedule && !rows && !recompute && genes->activations == search->counted_activations))
         return;
     search->failed = !sw_plan_count_slots(plan);
     search->counted_rows = genes->rows;

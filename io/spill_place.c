@@ -109,10 +109,14 @@ sw_code sw_spill_place_open(struct sw_spill *spill, struct sw_spill_place *place
         return SW_FAIL(err, SW_E_USAGE, "the spill directory %s (offload.nvme) is not a directory",
                        place->path);
     place->file_system = status.st_dev;
+    sw_code code = open_file(spill, place, err);
+    if (code != SW_OK)
+        return code;
     place->free_bytes = sw_directory_free_bytes(place->path);
     if (place->free_bytes < 0)
-        return SW_FAIL_OS(err, SW_E_USAGE, errno, "cannot tell the free space of %s", place->path);
-    return open_file(spill, place, err);
+        return SW_FAIL(err, SW_E_USAGE, "%s (offload.nvme) does not tell its free space",
+                       place->path);
+    return SW_OK;
 }
 
 void sw_spill_place_close(struct sw_spill_place *place)

@@ -3,6 +3,7 @@
 #include "base/mem.h"
 #include "io/checksum.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -354,6 +355,21 @@ void sw_spill_counters(struct sw_spill *spill, struct sw_spill_counters *out)
     out->read_bytes = atomic_load(&spill->read_bytes);
     out->written_bytes = atomic_load(&spill->written_bytes);
     out->prepared_bytes = atomic_load(&spill->prepared_bytes);
+}
+
+void sw_spill_describe(struct sw_spill *spill, char *text, size_t size)
+{
+    size_t at = 0;
+    text[0] = '\0';
+    pthread_mutex_lock(&spill->lock);
+    for (int i = 0; i < spill->place_count && at < size; i++) {
+        const struct sw_spill_ring *ring = &spill->rings[i];
+        at += (size_t)snprintf(text + at, size - at, "%s%s has %lld transfers under way%s%s",
+                               i > 0 ? ", " : "", spill->places[i].path, (long long)ring->flying,
+                               ring->first != NULL ? " and more queued" : "",
+                               ring->broken ? ", and is broken" : "");
+    }
+    pthread_mutex_unlock(&spill->lock);
 }
 
 int64_t sw_spill_directory_bytes(const struct sw_spill *spill, int index)

@@ -22,6 +22,7 @@
 #include "base/err.h"
 #include "io/aio.h"
 
+#include <stddef.h>
 #include <stdint.h>
 
 struct sw_spill;
@@ -123,6 +124,9 @@ struct sw_spill_counters {
     int64_t prepared_bytes; /* file space written by the seal */
 };
 void sw_spill_counters(struct sw_spill *spill, struct sw_spill_counters *out);
+/* For a person who wonders what it waits for: transfers under way in every directory, into `text`
+ * of `size` bytes. Nothing is allocated. */
+void sw_spill_describe(struct sw_spill *spill, char *text, size_t size);
 /* Of directory `index`: file space in use, and its name as configured. */
 int64_t sw_spill_directory_bytes(const struct sw_spill *spill, int index);
 /* The method in use: "io_uring", "threads" or "sync"; after the seal. */

@@ -58,12 +58,12 @@ struct sw_spill_ring {
     struct sw_aio *aio; /* the thread's */
     struct sw_spill_op *ops;
     struct sw_spill_op *free_ops;
-    int64_t flying;
     char *staging; /* staging_count blocks, aligned; zeros until the file is prepared */
     int staging_count;
     struct sw_spill_op **staged; /* which op holds each staging buffer */
 
     /* Under the store's lock. */
+    int64_t flying; /* operations of tickets */
     struct sw_spill_part *first, *last;
     bool wake_sent; /* since the thread last looked at the queue */
     bool ready, stop, broken;

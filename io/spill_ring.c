@@ -289,9 +289,9 @@ static void take_done(struct sw_spill_ring *ring, struct sw_aio_request **done, 
             continue;
         pthread_mutex_lock(&spill->lock);
         piece_done(op->part, &err);
+        ring->flying--;
         pthread_mutex_unlock(&spill->lock);
         op->part = NULL;
-        ring->flying--;
         give_back(ring, op);
     }
 }

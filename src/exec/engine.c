@@ -4,10 +4,13 @@
 #include "base/random.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { TRACED_OPS = 1 << 18 };
+/* No op of a step takes as long, on any machine that a step is worth waiting for on. */
+static const double STALL_SECONDS = 180;
 
 static sw_code open_streams(struct sw_engine *engine, struct sw_engine_rank *rank,
                             struct sw_err *err)
@@ -79,6 +82,17 @@ static sw_code open_comms(struct sw_engine *engine, struct sw_err *err)
     return code;
 }
 
+/* Lanes stand still: which, and what the drives have under way. */
+static void tell_of_stall(void *context, const char *lanes)
+{
+    struct sw_engine *engine = context;
+    char drives[1024] = "", text[6144];
+    if (engine->store.spill != NULL)
+        sw_spill_describe(engine->store.spill, drives, sizeof drives);
+    snprintf(text, sizeof text, "%s%s%s", lanes, drives[0] != '\0' ? "; drives: " : "", drives);
+    engine->config.note(engine->config.note_context, text);
+}
+
 static sw_code open_executor(struct sw_engine *engine, struct sw_err *err)
 {
     const struct sw_executor_config config = {
@@ -90,6 +104,9 @@ static sw_code open_executor(struct sw_engine *engine, struct sw_err *err)
         .context = engine,
         .ranks = engine->plan->ranks,
         .overlap = engine->config.overlap,
+        .stalled = engine->config.note != NULL ? tell_of_stall : NULL,
+        .name = sw_engine_op_name,
+        .stall_seconds = STALL_SECONDS,
     };
     return sw_executor_open(&engine->executor, &config, err);
 }

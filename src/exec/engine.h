@@ -33,6 +33,9 @@ struct sw_engine_config {
     float dropout;   /* in training */
     float smoothing; /* label smoothing, in training */
     bool overlap;    /* lanes run at the same time; false: one op after the other */
+    /* Words to the user, when nothing has moved for minutes; may be NULL. */
+    void (*note)(void *context, const char *text);
+    void *note_context;
     /* Directories and settings for what the plan puts on drives; its capacity is the plan's. NULL:
      * none. Used while the engine is opened. */
     const struct sw_spill_config *spill;

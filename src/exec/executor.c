@@ -3,7 +3,9 @@
 #include "base/mem.h"
 #include "exec/trace.h"
 
+#include <errno.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -31,6 +33,7 @@ struct sw_executor {
     int64_t generation; /* counts programs: lanes notice a new one */
     int lanes_left;     /* lanes that have not finished this program */
     bool closing;
+    int64_t ended; /* ops, of all programs */
     struct sw_err error;
     struct sw_trace *trace; /* NULL: not tracing */
 
@@ -86,6 +89,7 @@ static void note_done(struct sw_executor *executor, struct lane *lane, const str
     if (executor->trace != NULL)
         sw_trace_add(executor->trace, op, begin, end);
     lane->done++;
+    executor->ended++;
     wake_lanes(executor);
 }
 
@@ -219,7 +223,11 @@ sw_code sw_executor_open(struct sw_executor **out, const struct sw_executor_conf
     executor->lane_count = lanes;
     sw_err_init(&executor->error);
     pthread_mutex_init(&executor->lock, NULL);
-    pthread_cond_init(&executor->finished, NULL);
+    pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&executor->finished, &monotonic);
+    pthread_condattr_destroy(&monotonic);
     for (int32_t i = 0; i < lanes; i++) {
         executor->lanes[i].executor = executor;
         executor->lanes[i].queue = i;
@@ -260,6 +268,54 @@ void sw_executor_close(struct sw_executor *executor)
     free(executor);
 }
 
+/* ---- nothing ends ---- */
+
+/* What a lane is in or waits for; nothing for one that is through. Into `text`, from `at` on; the
+ * memory is sealed, so of a fixed size. */
+static size_t describe_lane(const struct sw_executor *executor, const struct lane *lane, char *text,
+                            size_t at, size_t size)
+{
+    const struct sw_op *op = op_of(executor, lane, lane->done);
+    if (op == NULL || at >= size)
+        return at;
+    const struct sw_executor_config *config = &executor->config;
+    int count = snprintf(text + at, size - at, "; %s%s %s of %s (op %d of %d)",
+                         sw_lane_name((enum sw_lane)(lane->queue % SW_LANES)),
+                         lane->waiting != NULL ? " waits to begin" : " is in", sw_op_name(op->kind),
+                         config->name(config->context, op), (int)lane->done + 1,
+                         (int)executor->program->queues[lane->queue].count);
+    return at + (size_t)count;
+}
+
+static void tell_of_stall(struct sw_executor *executor, double seconds)
+{
+    char text[4096];
+    size_t at = (size_t)snprintf(text, sizeof text, "no op has ended for %.0f s", seconds);
+    for (int32_t i = 0; i < executor->lane_count; i++)
+        at = describe_lane(executor, &executor->lanes[i], text, at, sizeof text);
+    pthread_mutex_unlock(&executor->lock);
+    executor->config.stalled(executor->config.context, text);
+    pthread_mutex_lock(&executor->lock);
+}
+
+/* Sleep until all lanes are through, or for as long as makes a stall. */
+static void wait_for_lanes(struct sw_executor *executor)
+{
+    if (executor->config.stalled == NULL) {
+        pthread_cond_wait(&executor->finished, &executor->lock);
+        return;
+    }
+    int64_t ended = executor->ended;
+    double begin = sw_seconds_now(), until = begin + executor->config.stall_seconds;
+    struct timespec limit = {.tv_sec = (time_t)until};
+    limit.tv_nsec = (long)(1e9 * (until - (double)limit.tv_sec));
+    int status = 0;
+    while (executor->lanes_left > 0 && status != ETIMEDOUT)
+        status = pthread_cond_timedwait(&executor->finished, &executor->lock, &limit);
+    if (executor->lanes_left > 0 && executor->ended == ended)
+        tell_of_stall(executor, sw_seconds_now() - begin);
+}
+
 static void run_in_lanes(struct sw_executor *executor)
 {
     executor->lanes_left = 0;
@@ -270,7 +326,7 @@ static void run_in_lanes(struct sw_executor *executor)
             pthread_cond_signal(&executor->lanes[i].wake);
         }
     while (executor->lanes_left > 0)
-        pthread_cond_wait(&executor->finished, &executor->lock);
+        wait_for_lanes(executor);
 }
 
 static void run_serially(struct sw_executor *executor)

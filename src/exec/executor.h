@@ -21,6 +21,12 @@ struct sw_executor_config {
     void *context;
     int32_t ranks;
     bool overlap; /* false: no threads; ops in serial order on the caller's */
+    /* Words for when no op has ended for `stall_seconds`, and again each time that they are over:
+     * what every lane is in or waits for. NULL: none. Of overlapping lanes only; on the thread that
+     * called sw_executor_run(). `name`: what an op works on. */
+    void (*stalled)(void *context, const char *text);
+    const char *(*name)(void *context, const struct sw_op *op);
+    double stall_seconds;
 };
 
 sw_code sw_executor_open(struct sw_executor **out, const struct sw_executor_config *config,

@@ -119,6 +119,8 @@ sw_code sw_engine_copy_batch(struct sw_engine *engine, const struct sw_op *op, s
 sw_code sw_engine_run_op(void *engine, const struct sw_op *op, struct sw_err *err);
 sw_code sw_engine_start_op(void *engine, const struct sw_op *op, int place, struct sw_err *err);
 sw_code sw_engine_finish_op(void *engine, const struct sw_op *op, int place, struct sw_err *err);
+/* What an op works on: a block or a unit. */
+const char *sw_engine_op_name(void *engine, const struct sw_op *op);
 
 /* compute.c */
 void sw_engine_forward(struct sw_engine *engine, const struct sw_op *op);

@@ -61,8 +61,9 @@ static sw_code run(struct sw_engine *engine, const struct sw_op *op, struct sw_e
     return engine->device_ops->stream_sync(sw_engine_stream(engine, op), err);
 }
 
-static const char *what(const struct sw_engine *engine, const struct sw_op *op)
+const char *sw_engine_op_name(void *context, const struct sw_op *op)
 {
+    const struct sw_engine *engine = context;
     if (op->block >= 0)
         return engine->model->blocks[op->block].name;
     if (op->unit >= 0)
@@ -82,12 +83,13 @@ static int32_t failed_rank(const struct sw_engine *engine, const struct sw_op *o
     return member >= 0 ? sw_plan_rank(engine->plan, stage, member) : op->rank;
 }
 
-static sw_code fail(const struct sw_engine *engine, const struct sw_op *op, struct sw_err *err)
+static sw_code fail(struct sw_engine *engine, const struct sw_op *op, struct sw_err *err)
 {
     if (engine->plan->ranks == 1)
-        return sw_err_while(err, "running %s of %s", sw_op_name(op->kind), what(engine, op));
-    return sw_err_while(err, "running %s of %s on rank %d", sw_op_name(op->kind), what(engine, op),
-                        (int)failed_rank(engine, op));
+        return sw_err_while(err, "running %s of %s", sw_op_name(op->kind),
+                            sw_engine_op_name(engine, op));
+    return sw_err_while(err, "running %s of %s on rank %d", sw_op_name(op->kind),
+                        sw_engine_op_name(engine, op), (int)failed_rank(engine, op));
 }
 
 sw_code sw_engine_run_op(void *context, const struct sw_op *op, struct sw_err *err)

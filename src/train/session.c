@@ -388,6 +388,8 @@ sw_code sw_session_load(struct sw_session *session, struct sw_err *err)
             config->train.dropout >= 0 ? (float)config->train.dropout : session->model->t5.dropout,
         .smoothing = (float)config->train.label_smoothing,
         .overlap = config->run.overlap,
+        .note = sw_tiers_say,
+        .note_context = &session->progress,
         .spill = spills ? &session->tiers.spill : NULL,
     };
     sw_numa_bind_slabs(&session->numa, true);

@@ -74,7 +74,7 @@ sw_code sw_tiers_limits(const struct sw_config *config, bool device_is_host,
     return limit_drives(config, request, err);
 }
 
-static void say(void *progress, const char *text)
+void sw_tiers_say(void *progress, const char *text)
 {
     sw_progress_say(progress, "%s", text);
 }
@@ -98,7 +98,7 @@ bool sw_tiers_spill(const struct sw_config *config, const struct sw_numa *numa,
         .queue_depth = (int)config->io.queue_depth,
         .method = method,
         .verify = config->io.verify,
-        .note = say,
+        .note = sw_tiers_say,
         .note_context = progress,
         .progress = sw_progress_share,
         .progress_context = progress,

@@ -25,6 +25,8 @@ sw_code sw_tiers_limits(const struct sw_config *config, bool device_is_host,
 bool sw_tiers_spill(const struct sw_config *config, const struct sw_numa *numa,
                     struct sw_progress *progress, struct sw_tiers *out);
 
+/* A line of `text`; for engines and spill stores that have something to say. */
+void sw_tiers_say(void *progress, const char *text);
 /* Lines that name the settings that were given and do nothing under this plan, if any. */
 void sw_tiers_note_unused(const struct sw_config *config, const struct sw_plan *plan,
                           struct sw_progress *progress);

@@ -194,6 +194,29 @@ static void the_final_model_can_be_used(void **state)
     }
 }
 
+/* Every rank's device held what was planned for it, as the run says when it ends. */
+static void ranks_tell_their_memory(void **state)
+{
+    const struct world *world = *state;
+    char *directory = train(world, &kinds[1], "ranks",
+                            "--set parallel.pipeline=2 --set parallel.data=2 --set parallel.zero=2 "
+                            "--set parallel.schedule=1f1b --set train.steps=1");
+    char *log = read_text(world->log), *line = log;
+    for (int rank = 0; rank < 4; rank++) {
+        double most, planned;
+        int index;
+        line = strstr(line, "\nrank ");
+        assert_non_null(line);
+        assert_int_equal(sscanf(++line, "rank %d: %lf MiB of device memory at most, %lf as planned",
+                                &index, &most, &planned),
+                         3);
+        assert_int_equal(index, rank);
+        assert_true(most > 0 && most == planned);
+    }
+    free(log);
+    free(directory);
+}
+
 /* ---- a model with a broken weight ---- */
 
 static void break_weight(const char *model, const char *name)
@@ -260,6 +283,7 @@ int main(void)
         cmocka_unit_test(where_and_how_does_not_change_a_bit),
         cmocka_unit_test(a_resumed_run_ends_as_an_uninterrupted_one),
         cmocka_unit_test(the_final_model_can_be_used),
+        cmocka_unit_test(ranks_tell_their_memory),
         cmocka_unit_test(a_broken_weight_is_not_hidden),
     };
     return cmocka_run_group_tests(tests, make_world, remove_world);

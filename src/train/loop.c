@@ -124,6 +124,18 @@ static bool every(int64_t interval, int64_t step)
     return interval > 0 && step % interval == 0;
 }
 
+/* What the ranks' devices held at most, beside what was planned. */
+static void show_devices(struct sw_run *run)
+{
+    const struct sw_plan *plan = run->session.plan;
+    const double mib = 1 << 20;
+    for (int32_t rank = 0; plan->ranks > 1 && rank < plan->ranks; rank++)
+        sw_progress_say(&run->session.progress,
+                        "rank %d: %.2f MiB of device memory at most, %.2f as planned", (int)rank,
+                        (double)sw_engine_device_bytes(run->session.engine, rank) / mib,
+                        (double)plan->stage[rank % plan->stages].device_bytes / mib);
+}
+
 /* What this process took: memory, which was all allocated before the first step, and the drives'
  * wear. */
 static void show_use(struct sw_run *run)
@@ -142,6 +154,7 @@ static void show_use(struct sw_run *run)
                         "drives: %.1f MiB read, %.1f MiB written, and %.1f to prepare spill files",
                         (double)io.read_bytes / mib, (double)io.written_bytes / mib,
                         (double)io.prepared_bytes / mib);
+    show_devices(run);
 }
 
 static sw_code stop_early(struct sw_run *run, const char *why, struct sw_err *err)

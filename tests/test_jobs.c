@@ -28,6 +28,8 @@ static void settings_are_refused_before_anything_is_done(void **state)
         {"--set data.train=@/none.jsonl", 2, "data.train: there is no file"},
         {"--set data.eval=@/none.jsonl", 2, "data.eval: there is no file"},
         {"--set data.eval=@/model", 2, "data.eval: "},
+        {"--set data.train=/dev/null", 1, "/dev/null holds no rows"},
+        {"--set data.train=@/empty.jsonl", 2, "empty.jsonl is empty: it holds no rows"},
         {"--trace @/none/trace.json", 2, "--trace: there is no folder"},
         {"--trace @/model", 2, "is a directory"},
         {"--set model.path=@/none", 2, "--set: model.path: no model directory"},
@@ -42,6 +44,7 @@ static void settings_are_refused_before_anything_is_done(void **state)
         {"--set devices.list=[0,0]", 2, "devices.list names 2 devices"},
         {"--set devices.memory=64KiB", 3, "device"},
     };
+    put(world, "empty.jsonl", "");
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char line[512];
         snprintf(line, sizeof line, "train @/job.yaml %s", cases[i].set);

@@ -80,6 +80,8 @@ static void test_refused(void **state)
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
         assert_refused(parse(bad[i], &root, &err), SW_E_FORMAT, "x.json is not valid JSON: line",
                        &err);
+    assert_refused(parse("{\"a\": \"\\u0000\"}", &root, &err), SW_E_FORMAT,
+                   "\\u0000 in a string is not taken", &err);
     assert_null(root);
     char *deep = malloc(1000001);
     assert_non_null(deep);

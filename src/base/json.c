@@ -28,9 +28,12 @@ sw_code sw_json_parse(const char *text, int64_t bytes, const char *what, struct 
     json_t *root = json_loadb(text, (size_t)bytes, JSON_REJECT_DUPLICATES, &problem);
     if (root == NULL && json_error_code(&problem) == json_error_out_of_memory)
         return SW_FAIL(err, SW_E_MEMORY, "no memory to parse %s", what);
-    if (root == NULL)
+    if (root == NULL) /* the library's words for it name a flag of the library */
         return SW_FAIL(err, SW_E_FORMAT, "%s is not valid JSON: line %d, column %d: %s", what,
-                       problem.line, problem.column, problem.text);
+                       problem.line, problem.column,
+                       json_error_code(&problem) == json_error_null_character
+                           ? "\\u0000 in a string is not taken"
+                           : problem.text);
     *out = (struct sw_json *)(void *)root;
     return SW_OK;
 }

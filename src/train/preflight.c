@@ -62,9 +62,12 @@ sw_code sw_preflight_rows(const struct sw_config *config, const char *key, const
                           struct sw_err *err)
 {
     sw_code code = sw_config_require(config, key, err);
-    if (code == SW_OK && sw_preflight_input(key, path, err) != SW_OK)
-        code = sw_config_locate(config, err);
-    return code;
+    struct stat status;
+    if (code == SW_OK)
+        code = sw_preflight_input(key, path, err);
+    if (code == SW_OK && stat(path, &status) == 0 && S_ISREG(status.st_mode) && status.st_size == 0)
+        code = SW_FAIL(err, SW_E_USAGE, "%s: %s is empty: it holds no rows", key, path);
+    return code == SW_OK ? SW_OK : sw_config_locate(config, err);
 }
 
 /* A trace may go into output.dir, which is not there yet. */

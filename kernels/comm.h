@@ -1,16 +1,43 @@
-/* Communication within a group of ranks of one process: the replicas of a stage, or two stages that
- * talk. One call, by one thread, is for the whole group; it goes on when the streams of its members
- * are done with it, and failures are on those streams, as of kernels. Results do not depend on
- * timing: sums are made in the order of the members.
+/* Communication within a group of ranks, the replicas of a stage. A handle (struct sw_comm) stands
+ * for those members of the group that its owner drives, which are *here*: one thread may have all
+ * of them, or a thread or process each member. What an owner says of members that are not here
+ * (their arrays) is not looked at, and all owners call the same functions in the same order.
+ *
+ * A call goes on when the streams of its members are done with it, and failures are on those
+ * streams, as of kernels; only barrier() waits. Results do not depend on timing: sums are made in
+ * the order of the members, so that every method has the same bits.
  *
  * `local` (below) copies and adds through the device interface: for ranks that share a device or
- * whose devices can copy to each other. */
+ * whose devices reach each other's memory, all of them here. A back end may have a method of its
+ * own for members on devices of their own (struct sw_device_ops): CUDA's is `nccl`. */
 #ifndef SPILLWAY_KERNELS_COMM_H
 #define SPILLWAY_KERNELS_COMM_H
 
 #include "kernels/device.h"
 
-struct sw_comm;
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct sw_comm_ops;
+
+/* Common head of every method's handle; methods embed it first. */
+struct sw_comm {
+    const struct sw_comm_ops *ops;
+};
+
+/* By which owners of a group's parts find each other. */
+struct sw_comm_id {
+    char bytes[128];
+};
+
+struct sw_comm_group {
+    const struct sw_device_ops *device;
+    int size;                         /* members, here or elsewhere */
+    struct sw_stream *const *streams; /* [size], borrowed until close; NULL: that member is
+                                         elsewhere. Carries what its member takes part in */
+    const struct sw_comm_id *id;      /* the same for all owners; NULL: all members are here */
+};
 
 /* Elements [first, first + count) that are a member's. */
 struct sw_comm_range {
@@ -20,9 +47,12 @@ struct sw_comm_range {
 struct sw_comm_ops {
     const char *name;
 
-    /* A group of `size` members; streams[m] carries what member m takes part in. Borrowed. */
-    sw_code (*open)(struct sw_comm **out, const struct sw_device_ops *device,
-                    struct sw_stream *const *streams, int size, struct sw_err *err);
+    /* A new id, for one owner to make and hand to the others. NULL: all members must be here. */
+    sw_code (*id)(struct sw_comm_id *out, struct sw_err *err);
+    /* Device memory that a member of such a group takes beside its rank's cap. */
+    int64_t (*member_bytes)(int size);
+    /* Returns once all owners have opened their part. */
+    sw_code (*open)(struct sw_comm **out, const struct sw_comm_group *group, struct sw_err *err);
     void (*close)(struct sw_comm *comm);
 
     /* `bytes` from member `from`'s memory to member `to`'s, on the streams of both. */
@@ -38,9 +68,8 @@ struct sw_comm_ops {
                            const struct sw_comm_range *ranges);
     /* In place: elements [0, count) become the sum over all members, in their order. */
     void (*all_reduce)(struct sw_comm *comm, float *const *arrays, int64_t count);
-    /* `bytes` of member `root` to all. */
-    void (*broadcast)(struct sw_comm *comm, int root, void *const *arrays, int64_t bytes);
-    /* Wait until all members are done; the first failure of any. */
+    /* Wait until all members have come here and those that are here are done; their first failure.
+     */
     sw_code (*barrier)(struct sw_comm *comm, struct sw_err *err);
     /* The member whose stream was seen to fail first, since a failure is soon on all of them; -1:
      * none yet. */
@@ -49,4 +78,12 @@ struct sw_comm_ops {
 
 extern const struct sw_comm_ops sw_comm_local;
 
+/* For a group on these physical devices: the back end's own method where no two members share one
+ * and there is such a method, else `local`. */
+const struct sw_comm_ops *sw_comm_choose(const struct sw_device_ops *device,
+                                         const int32_t *physical, int size);
+
+#ifdef __cplusplus
+}
+#endif
 #endif

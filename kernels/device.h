@@ -19,6 +19,7 @@ extern "C" {
 struct sw_device;
 struct sw_event;
 struct sw_kernels;
+struct sw_comm_ops;
 
 enum sw_stream_kind {
     SW_STREAM_COMPUTE,
@@ -52,7 +53,6 @@ struct sw_device_info {
     int64_t total_bytes; /* of its memory */
     int64_t free_bytes;  /* for ranks' caps, now: what a context will want is left out */
     int64_t extra_bytes; /* that a rank takes beside its cap */
-    int64_t peers;       /* other devices whose memory it reaches directly */
 };
 
 /* Copies know their direction from the stream kind; host memory given to an asynchronous copy must
@@ -71,6 +71,13 @@ struct sw_device_ops {
     /* PCI bus id of a physical device ("0000:3b:00.0"); false where it is not known. NULL where a
      * device has none. */
     bool (*bus_id)(int physical_index, char *out, int out_bytes);
+    /* Whether two physical devices reach each other's memory directly: tried once, with a copy each
+     * way that must arrive whole, and switched on where it works. NULL where all memory is one. */
+    bool (*reaches)(int one, int other);
+    /* How groups of ranks that have a device each communicate (kernels/comm.h); NULL with the
+     * reason, in a few words, where they copy and add like any others. The member is NULL where
+     * nothing else is needed. */
+    const struct sw_comm_ops *(*comm)(const char **why);
     sw_code (*open)(struct sw_device **out, const struct sw_device_config *config,
                     struct sw_err *err);
     void (*close)(struct sw_device *device);

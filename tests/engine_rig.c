@@ -141,7 +141,6 @@ sw_code try_open_rig(struct rig *rig, const struct setup *setup)
                                             .optim = rig->plan->request.optim,
                                             .device = setup->device != NULL ? setup->device
                                                                             : &sw_cpu_device_ops,
-                                            .comm = &sw_comm_local,
                                             .pool = rig->pool,
                                             .seed = 11,
                                             .dropout = setup->dropout,

@@ -55,6 +55,15 @@ static const int64_t SW_CUDA_PIECE_BYTES = int64_t{1} << 30;
 sw_code sw_cuda_pinned_alloc(int64_t bytes, void **out, struct sw_err *err);
 void sw_cuda_pinned_free(void *memory, int64_t bytes);
 
+/* --- Other GPUs ---------------------------------------------------------------------------------
+ */
+
+/* struct sw_device_ops has both. */
+bool sw_cuda_reaches(int one, int other);
+const struct sw_comm_ops *sw_cuda_comm(const char **why);
+/* A GPU is in use from now on: it and those that were before it reach each other where they can. */
+void sw_cuda_reach_others(int ordinal);
+
 /* --- Host arithmetic ---------------------------------------------------------------------------*/
 
 static inline int64_t sw_cuda_ceil_div(int64_t a, int64_t b)

@@ -292,37 +292,24 @@ static sw_code take_arena(struct sw_device *device, int64_t wanted_bytes, struct
     return SW_OK;
 }
 
-/* Ranks on GPUs that reach each other copy directly; without it CUDA goes through host memory. The
- * GPUs in use so far, a bit each. */
-static std::mutex peers_lock;
-static uint64_t opened_gpus = 0;
-
-static void reach_peers(int ordinal)
+/* Of the driver in the kernel ("580.95.05"), as people know it; "" where it does not tell. */
+static void driver_release(char *out, int out_bytes)
 {
-    enum { MOST = 64 };
-    std::lock_guard<std::mutex> guard(peers_lock);
-    if (ordinal >= MOST || (opened_gpus >> ordinal & 1) != 0)
+    FILE *file = fopen("/sys/module/nvidia/version", "re");
+    out[0] = '\0';
+    if (file == nullptr)
         return;
-    for (int other = 0; other < MOST; other++) {
-        int reaches = 0;
-        if ((opened_gpus >> other & 1) == 0)
-            continue;
-        if (cudaDeviceCanAccessPeer(&reaches, ordinal, other) == cudaSuccess && reaches != 0)
-            (void)cudaDeviceEnablePeerAccess(other, 0);
-        (void)cudaSetDevice(other);
-        if (cudaDeviceCanAccessPeer(&reaches, other, ordinal) == cudaSuccess && reaches != 0)
-            (void)cudaDeviceEnablePeerAccess(ordinal, 0);
-        (void)cudaSetDevice(ordinal);
-    }
-    (void)cudaGetLastError();
-    opened_gpus |= uint64_t{1} << ordinal;
+    if (fgets(out, out_bytes, file) == nullptr)
+        out[0] = '\0';
+    out[strcspn(out, "\n")] = '\0';
+    fclose(file);
 }
 
 static sw_code describe_device(int physical_index, struct sw_device_info *out, struct sw_err *err)
 {
     cudaDeviceProp properties;
     size_t free_bytes = 0, total_bytes = 0;
-    int count = 0, driver = 0;
+    int driver = 0;
     memset(out, 0, sizeof *out);
     cudaError_t error = cudaSetDevice(physical_index);
     if (error == cudaSuccess)
@@ -332,24 +319,19 @@ static sw_code describe_device(int physical_index, struct sw_device_info *out, s
     if (error == cudaSuccess)
         error = cudaMemGetInfo(&free_bytes, &total_bytes);
     if (error == cudaSuccess)
-        error = cudaGetDeviceCount(&count);
-    if (error == cudaSuccess)
         error = cudaDriverGetVersion(&driver);
     if (error != cudaSuccess)
         return cuda_failed(err, error, "describing a GPU");
     snprintf(out->name, sizeof out->name, "%.240s (sm_%d%d)", properties.name, properties.major,
              properties.minor);
-    snprintf(out->versions, sizeof out->versions, "driver CUDA %d.%d, built with %d.%d",
-             driver / 1000, driver % 1000 / 10, CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
+    char release[64];
+    driver_release(release, static_cast<int>(sizeof release));
+    snprintf(out->versions, sizeof out->versions, "driver %s%sserves CUDA %d.%d, built with %d.%d",
+             release, release[0] != '\0' ? " " : "", driver / 1000, driver % 1000 / 10,
+             CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
     out->total_bytes = static_cast<int64_t>(total_bytes);
     out->free_bytes = static_cast<int64_t>(free_bytes) - SPARE_BYTES;
     out->extra_bytes = SW_CUDA_GEMM_WORKSPACE_BYTES;
-    for (int other = 0; other < count; other++) {
-        int reaches = 0;
-        if (other != physical_index &&
-            cudaDeviceCanAccessPeer(&reaches, physical_index, other) == cudaSuccess)
-            out->peers += reaches;
-    }
     return SW_OK;
 }
 
@@ -370,7 +352,7 @@ static sw_code open_device(struct sw_device **out, const struct sw_device_config
             code = cuda_failed(err, error, "starting the GPU");
     }
     if (code == SW_OK) {
-        reach_peers(device->ordinal);
+        sw_cuda_reach_others(device->ordinal);
         device->gemm = sw_cuda_gemm_open(err);
         code = device->gemm != nullptr ? SW_OK : SW_E_DEVICE;
     }
@@ -501,6 +483,8 @@ static const struct sw_device_ops ops = {
     .why_none = why_none,
     .describe = describe_device,
     .bus_id = bus_id,
+    .reaches = sw_cuda_reaches,
+    .comm = sw_cuda_comm,
     .open = open_device,
     .close = close_device,
     .alloc = alloc,

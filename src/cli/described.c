@@ -35,10 +35,16 @@ static sw_code describe(int index, struct sw_device_info *out, struct sw_err *er
     (void)err;
     *out = (struct sw_device_info){.total_bytes = gpu->memory_bytes,
                                    .free_bytes =
-                                       gpu->free_bytes > 0 ? gpu->free_bytes : gpu->memory_bytes,
-                                   .peers = gpu->peers};
+                                       gpu->free_bytes > 0 ? gpu->free_bytes : gpu->memory_bytes};
     snprintf(out->name, sizeof out->name, "%s", gpu->name);
     return SW_OK;
+}
+
+/* The file has how many others each reaches: all, or nobody knows which. */
+static bool reaches(int one, int other)
+{
+    return one == other || (described->gpus[one].peers + 1 >= described->gpu_count &&
+                            described->gpus[other].peers + 1 >= described->gpu_count);
 }
 
 sw_code sw_cli_machine_device(const struct sw_config *config, const struct sw_machine *machine,
@@ -63,6 +69,8 @@ sw_code sw_cli_machine_device(const struct sw_config *config, const struct sw_ma
     gpus.count = count;
     gpus.describe = describe;
     gpus.bus_id = NULL;
+    gpus.reaches = reaches;
+    gpus.comm = NULL;
     *out = &gpus;
     return SW_OK;
 }

@@ -187,13 +187,15 @@ sw_code sw_probe_gpus(const struct sw_device_ops *ops, const struct sw_topo *top
         snprintf(out->gpu_versions, sizeof out->gpu_versions, "%s", info.versions);
         gpu->memory_bytes = info.total_bytes;
         gpu->free_bytes = info.free_bytes > 0 ? info.free_bytes : 0;
-        gpu->peers = (int)info.peers;
+        for (int other = 0; other < count; other++)
+            gpu->peers += other != i && ops->reaches(i, other);
         gpu->numa_node = sw_topo_node_of_pci(topo, info.bus_id);
         out->gpu_count = i + 1;
         if (measure)
             code = measure_gpu(ops, i, gpu, err);
-        if (measure && code == SW_OK && gpu->peers > 0 && count > 1)
-            code = measure_peer(ops, i, i > 0 ? i - 1 : 1, gpu, err);
+        int neighbour = i > 0 ? i - 1 : count - 1;
+        if (measure && code == SW_OK && neighbour != i && ops->reaches(i, neighbour))
+            code = measure_peer(ops, i, neighbour, gpu, err);
     }
     return code;
 }

@@ -69,15 +69,22 @@ static sw_code open_comms(struct sw_engine *engine, struct sw_err *err)
         return SW_OK;
     engine->replica_comms = sw_calloc(plan->stages, sizeof(struct sw_comm *));
     struct sw_stream **streams = sw_calloc(plan->replicas, sizeof(struct sw_stream *));
-    sw_code code = engine->replica_comms != NULL && streams != NULL
+    int32_t *physical = sw_calloc(plan->replicas, sizeof *physical);
+    sw_code code = engine->replica_comms != NULL && streams != NULL && physical != NULL
                        ? SW_OK
                        : SW_FAIL(err, SW_E_MEMORY, "no memory for the engine");
     for (int32_t stage = 0; stage < plan->stages && code == SW_OK; stage++) {
-        for (int32_t d = 0; d < plan->replicas; d++)
-            streams[d] = engine->ranks[sw_plan_rank(plan, stage, d)].streams[SW_LANE_COLLECTIVE];
-        code = engine->config.comm->open(&engine->replica_comms[stage], engine->device_ops, streams,
-                                         plan->replicas, err);
+        for (int32_t d = 0; d < plan->replicas; d++) {
+            int32_t rank = sw_plan_rank(plan, stage, d);
+            streams[d] = engine->ranks[rank].streams[SW_LANE_COLLECTIVE];
+            physical[d] = engine->config.devices != NULL ? engine->config.devices[rank] : 0;
+        }
+        const struct sw_comm_group group = {
+            .device = engine->device_ops, .size = plan->replicas, .streams = streams};
+        code = sw_comm_choose(engine->device_ops, physical, plan->replicas)
+                   ->open(&engine->replica_comms[stage], &group, err);
     }
+    free(physical);
     free(streams);
     return code;
 }
@@ -166,7 +173,7 @@ void sw_engine_close(struct sw_engine *engine)
     sw_generation_close(engine);
     for (int32_t i = 0; engine->replica_comms != NULL && i < engine->plan->stages; i++)
         if (engine->replica_comms[i] != NULL)
-            engine->config.comm->close(engine->replica_comms[i]);
+            engine->replica_comms[i]->ops->close(engine->replica_comms[i]);
     free(engine->replica_comms);
     sw_store_close(&engine->store);
     for (int32_t r = 0; engine->ranks != NULL && r < engine->plan->ranks; r++)

@@ -11,7 +11,6 @@
 
 #include "data/row.h"
 #include "io/spill.h"
-#include "kernels/comm.h"
 #include "kernels/device.h"
 #include "model/spec.h"
 #include "optim/optim.h"
@@ -25,7 +24,6 @@ struct sw_engine_config {
     const struct sw_model *model;
     const struct sw_optim_settings *optim; /* NULL: no training, only evaluate and generate */
     const struct sw_device_ops *device;
-    const struct sw_comm_ops *comm; /* NULL with one rank */
     struct sw_pool *pool;
     const int32_t
         *devices;    /* [plan->ranks] physical device of each rank; NULL: the first for all */

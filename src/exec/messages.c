@@ -133,13 +133,13 @@ sw_code sw_engine_reduce(struct sw_engine *engine, const struct sw_op *op, struc
         arrays[d] = sw_store_gradient(&engine->store, sw_plan_rank(plan, stage, d), op->unit,
                                       op->unit == engine->model->common_unit ? -1 : op->gradient);
     if (op->whole)
-        engine->config.comm->all_reduce(comm, arrays, op->count);
+        comm->ops->all_reduce(comm, arrays, op->count);
     else
-        engine->config.comm->reduce_scatter(comm, arrays, ranges);
+        comm->ops->reduce_scatter(comm, arrays, ranges);
     for (int32_t d = 0; d < plan->replicas && op->sums; d++)
         if (ranges[d].count > 0)
             add_range(engine, op, sw_plan_rank(plan, stage, d), ranges[d], arrays[d]);
-    return engine->config.comm->barrier(comm, err);
+    return comm->ops->barrier(comm, err);
 }
 
 /* Into slots, out of the ranges that replicas have at home, or have uploaded there; or among what
@@ -167,6 +167,6 @@ sw_code sw_engine_gather(struct sw_engine *engine, const struct sw_op *op, struc
                              ? sw_store_part(&engine->store, rank, op->unit, part, ranges[d].first)
                              : NULL;
     }
-    engine->config.comm->all_gather(comm, destinations, sources, ranges, size);
-    return engine->config.comm->barrier(comm, err);
+    comm->ops->all_gather(comm, destinations, sources, ranges, size);
+    return comm->ops->barrier(comm, err);
 }

@@ -79,7 +79,7 @@ static int32_t failed_rank(const struct sw_engine *engine, const struct sw_op *o
     if (op->lane != SW_LANE_COLLECTIVE)
         return op->rank;
     int32_t stage = engine->ranks[op->rank].stage;
-    int member = engine->config.comm->failed(engine->replica_comms[stage]);
+    int member = engine->replica_comms[stage]->ops->failed(engine->replica_comms[stage]);
     return member >= 0 ? sw_plan_rank(engine->plan, stage, member) : op->rank;
 }
 

@@ -4,7 +4,7 @@
 #include "base/json.h"
 #include "base/text.h"
 #include "io/measure.h"
-#include "kernels/comm.h"
+#include "train/links.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -240,7 +240,7 @@ static sw_code list_devices(struct sw_session *session, const struct sw_plan_req
 /* What the plan may take of each rank's GPU: the cap, or else an even share of what is free on the
  * fullest; less what a rank takes beside it. */
 static sw_code limit_devices(const struct sw_session *session, struct sw_plan_request *request,
-                             struct sw_err *err)
+                             int64_t group_bytes, struct sw_err *err)
 {
     int32_t ranks = request->pipeline * request->data;
     int64_t least = request->device_memory_bytes > 0 ? request->device_memory_bytes : INT64_MAX;
@@ -256,6 +256,7 @@ static sw_code limit_devices(const struct sw_session *session, struct sw_plan_re
         for (int32_t other = 0; other < ranks; other++)
             sharing += session->devices[other] == session->devices[i];
         int64_t share = given ? least : info.free_bytes / sharing;
+        info.extra_bytes += group_bytes;
         if (share <= info.extra_bytes)
             return SW_FAIL(err, SW_E_FIT,
                            "devices.memory: %lld bytes of GPU %d (%s) for a rank; it takes %lld "
@@ -268,6 +269,21 @@ static sw_code limit_devices(const struct sw_session *session, struct sw_plan_re
         request->device_extra_bytes = info.extra_bytes;
     }
     return SW_OK;
+}
+
+/* How the ranks' devices reach each other. */
+static sw_code find_links(struct sw_session *session, struct sw_plan_request *request,
+                          int64_t *group_bytes, struct sw_err *err)
+{
+    struct sw_links links;
+    sw_code code = sw_links_find(&links, session->device, session->devices, request->pipeline,
+                                 request->data, err);
+    if (code == SW_OK && links.without != NULL)
+        sw_progress_say(&session->progress, "note: %s: ranks on different GPUs copy and add",
+                        links.without);
+    request->mailbox = links.mailbox;
+    *group_bytes = links.group_bytes;
+    return code;
 }
 
 /* Rates of the file that run.machine names. Those of a GPU stay unknown where it has none. */
@@ -326,9 +342,12 @@ sw_code sw_session_request(struct sw_session *session, enum sw_purpose purpose,
         code = read_rates(config, cpu, &out->rates, err);
     if (code != SW_OK)
         return sw_config_locate(config, err);
+    int64_t group_bytes = 0;
     code = sw_tiers_limits(config, cpu, out, err);
     if (code == SW_OK)
-        code = limit_devices(session, out, err);
+        code = find_links(session, out, &group_bytes, err);
+    if (code == SW_OK)
+        code = limit_devices(session, out, group_bytes, err);
     return code == SW_OK ? SW_OK : sw_config_locate(config, err);
 }
 
@@ -381,7 +400,6 @@ sw_code sw_session_load(struct sw_session *session, struct sw_err *err)
         .optim = session->plan->request.optim,
         .device = session->device,
         .pool = session->pool,
-        .comm = &sw_comm_local,
         .devices = session->devices,
         .seed = (uint64_t)config->train.seed,
         .dropout =

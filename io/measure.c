@@ -11,8 +11,6 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { MAX_REQUEST_BYTES = 4 << 20 };
-
 /* A file, written once, and memory for requests in flight. */
 struct session {
     const struct sw_measure_config *config;
@@ -248,9 +246,10 @@ static sw_code find_best(struct session *session, struct pass *best, struct sw_e
 sw_code sw_measure_drive_best(const struct sw_measure_config *config,
                               struct sw_machine_drive *drive, struct sw_err *err)
 {
-    int64_t file_bytes = config->file_bytes / MAX_REQUEST_BYTES * MAX_REQUEST_BYTES;
+    int64_t file_bytes =
+        config->file_bytes / SW_MEASURE_MOST_REQUEST_BYTES * SW_MEASURE_MOST_REQUEST_BYTES;
     if (file_bytes == 0)
-        file_bytes = MAX_REQUEST_BYTES;
+        file_bytes = SW_MEASURE_MOST_REQUEST_BYTES;
     struct session session = {.config = config, .descriptor = -1, .file_bytes = file_bytes};
     double first, write_rate = 0, read_rate = 0;
     sw_code code = session_open(&session, candidate_memory_bytes, err);
@@ -280,25 +279,28 @@ sw_code sw_measure_drive_best(const struct sw_measure_config *config,
     return SW_OK;
 }
 
-sw_code sw_measure_weights(struct sw_spill_directory *directories, int count,
-                           const struct sw_aio_method *method, struct sw_err *err)
+sw_code sw_measure_directories(struct sw_spill_directory *directories, int count,
+                               const struct sw_aio_method *method, struct sw_measure_settings *out,
+                               struct sw_err *err)
 {
-    for (int i = 0; i < count && count > 1; i++) {
+    *out = (struct sw_measure_settings){0};
+    for (int i = 0; i < count; i++) {
         struct sw_measure_config config = {.directory = directories[i].path,
                                            .file_bytes = 128 << 20,
-                                           .request_bytes = 1 << 20,
-                                           .queue_depth = 16,
                                            .max_seconds = 0.2,
                                            .method = method};
-        struct sw_measure_rates rates;
-        if (directories[i].weight > 0)
-            continue;
-        sw_code code = sw_measure_drive(&config, &rates, err);
+        struct sw_machine_drive drive = {0};
+        sw_code code = sw_measure_drive_best(&config, &drive, err);
         if (code != SW_OK)
             return code;
+        if (drive.request_bytes > out->request_bytes)
+            out->request_bytes = drive.request_bytes;
+        if (drive.queue_depth > out->queue_depth)
+            out->queue_depth = drive.queue_depth;
         double seconds_per_byte =
-            1 / rates.read_bytes_per_second + 1 / rates.write_bytes_per_second;
-        directories[i].weight = 1 / seconds_per_byte;
+            1 / drive.read_bytes_per_second + 1 / drive.write_bytes_per_second;
+        if (count > 1 && directories[i].weight <= 0)
+            directories[i].weight = 1 / seconds_per_byte;
     }
     return SW_OK;
 }

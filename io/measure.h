@@ -42,10 +42,21 @@ sw_code sw_measure_drive(const struct sw_measure_config *config, struct sw_measu
 sw_code sw_measure_drive_best(const struct sw_measure_config *config,
                               struct sw_machine_drive *drive, struct sw_err *err) SW_WARN_UNUSED;
 
-/* Weights for striping: fill in those of `directories` that are 0, when there are several, by
- * timing each drive for about half a second with a file of 128 MiB. A weight is the bytes a second
- * of a write followed by a read. Directories that cannot be used are refused by name. */
-sw_code sw_measure_weights(struct sw_spill_directory *directories, int count,
-                           const struct sw_aio_method *method, struct sw_err *err) SW_WARN_UNUSED;
+/* What a spill store over `directories` goes best with: their weights, where they are 0 and there
+ * are several (bytes a second of a write followed by a read), the largest request size and the
+ * largest depth that one of them wants. Times each drive for about a second with a file of 128 MiB.
+ * Directories that cannot be used are refused by name. */
+enum {
+    SW_MEASURE_LEAST_BYTES = 512 << 20, /* spilled: below, it is not worth the time */
+    SW_MEASURE_MOST_REQUEST_BYTES = 4 << 20,
+    SW_MEASURE_MOST_DEPTH = 32,
+};
+struct sw_measure_settings {
+    int64_t request_bytes;
+    int queue_depth;
+};
+sw_code sw_measure_directories(struct sw_spill_directory *directories, int count,
+                               const struct sw_aio_method *method, struct sw_measure_settings *out,
+                               struct sw_err *err) SW_WARN_UNUSED;
 
 #endif

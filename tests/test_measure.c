@@ -50,18 +50,22 @@ static void test_best(void **state)
     assert_true(drive.read_bytes_per_second > 0 && drive.write_bytes_per_second > 0);
 }
 
-static void test_weights(void **state)
+static void test_directories(void **state)
 {
     (void)state;
     struct sw_err err = {0};
     struct sw_spill_directory list[2] = {{.path = scratch}, {.path = scratch, .weight = 5}};
-    assert_ok(sw_measure_weights(list, 1, NULL, &err), &err);
+    struct sw_measure_settings best;
+    assert_ok(sw_measure_directories(list, 1, NULL, &best, &err), &err);
     assert_true(list[0].weight == 0); /* one directory has nothing to share with */
-    assert_ok(sw_measure_weights(list, 2, NULL, &err), &err);
+    assert_true(best.request_bytes >= 128 << 10 && best.request_bytes <= 4 << 20);
+    assert_true(best.queue_depth >= 4 && best.queue_depth <= 32);
+    assert_ok(sw_measure_directories(list, 2, NULL, &best, &err), &err);
     assert_true(list[0].weight > 1e6 && list[0].weight < 1e13);
     assert_true(list[1].weight == 5);
     list[1] = (struct sw_spill_directory){.path = "/nowhere"};
-    assert_refused(sw_measure_weights(list, 2, NULL, &err), SW_E_USAGE, "/nowhere", &err);
+    assert_refused(sw_measure_directories(list, 2, NULL, &best, &err), SW_E_USAGE, "/nowhere",
+                   &err);
 }
 
 static void test_refusals(void **state)
@@ -100,7 +104,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_rates),
         cmocka_unit_test(test_best),
-        cmocka_unit_test(test_weights),
+        cmocka_unit_test(test_directories),
         cmocka_unit_test(test_refusals),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

@@ -131,8 +131,8 @@ const struct sw_option sw_options[] = {
 
     {"io.method", SW_OPTION_CHOICE, AT(io.method), "auto", "auto io_uring sync", 0, 0,
      "how spill files are read and written"},
-    {"io.queue_depth", SW_OPTION_INTEGER, AT(io.queue_depth), "0", NULL, 0, 4096,
-     "requests in flight; 0: found by measuring"},
+    {"io.queue_depth", SW_OPTION_INTEGER, AT(io.queue_depth), "0", NULL, 0, 1024,
+     "requests in flight; 0: found by measuring, where 512 MiB or more spill, else 32"},
     {"io.verify", SW_OPTION_BOOL, AT(io.verify), "false", NULL, 0, 0,
      "check a checksum of every chunk read from a spill file"},
 

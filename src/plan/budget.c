@@ -5,6 +5,7 @@
 #include "plan/agenda.h"
 
 #include "base/mem.h"
+#include "io/measure.h"
 #include "io/spill.h"
 
 #include <string.h>
@@ -462,6 +463,10 @@ static void add_store(struct sw_plan *plan)
                                      .verify = plan->request.checksums};
     if (config.directory_count < 1)
         config.directory_count = 1;
+    if (capacity >= SW_MEASURE_LEAST_BYTES) { /* what timing the drives may choose */
+        config.request_bytes = SW_MEASURE_MOST_REQUEST_BYTES;
+        config.queue_depth = SW_MEASURE_MOST_DEPTH;
+    }
     add(plan, "store of spilled state", SW_TIER_HOST, 1,
         sw_spill_overhead_bytes(&config, plan->request.model->unit_count * SW_PARTS + kept));
 }

@@ -377,14 +377,21 @@ sw_code sw_session_plan(struct sw_session *session, const struct sw_plan_request
     return code;
 }
 
-/* Timing a drive writes 128 MiB to it: worth it when more than that is spilled anyway. */
-static sw_code weigh_drives(struct sw_session *session, struct sw_err *err)
+/* Request size, depth and weights of the drives; a drive is timed where much will be spilled. */
+static sw_code time_drives(struct sw_session *session, struct sw_err *err)
 {
     struct sw_tiers *tiers = &session->tiers;
-    if (session->plan->total_bytes[SW_TIER_NVME] < (int64_t)512 << 20)
+    struct sw_measure_settings best;
+    if (session->plan->total_bytes[SW_TIER_NVME] < SW_MEASURE_LEAST_BYTES)
         return SW_OK;
-    return sw_measure_weights(tiers->directories, tiers->spill.directory_count, tiers->spill.method,
-                              err);
+    sw_code code = sw_measure_directories(tiers->directories, tiers->spill.directory_count,
+                                          tiers->spill.method, &best, err);
+    if (code != SW_OK)
+        return code;
+    tiers->spill.request_bytes = best.request_bytes;
+    if (tiers->spill.queue_depth == 0)
+        tiers->spill.queue_depth = best.queue_depth;
+    return SW_OK;
 }
 
 sw_code sw_session_load(struct sw_session *session, struct sw_err *err)
@@ -392,7 +399,7 @@ sw_code sw_session_load(struct sw_session *session, struct sw_err *err)
     const struct sw_config *config = session->config;
     session->progress.what = "preparing spill files";
     bool spills = sw_tiers_spill(config, &session->numa, &session->progress, &session->tiers);
-    if (spills && weigh_drives(session, err) != SW_OK)
+    if (spills && time_drives(session, err) != SW_OK)
         return sw_err_while(err, "timing the directories of offload.nvme");
     const struct sw_engine_config engine = {
         .plan = session->plan,

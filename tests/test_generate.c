@@ -111,9 +111,9 @@ static void a_reader_that_leaves_is_no_failure(void **state)
 
 static void an_interrupt_stops_between_rows(void **state)
 {
-    static const int signals[] = {SIGINT, SIGTERM};
+    static const int signals[] = {SIGINT, SIGTERM, SIGHUP};
     const struct world *world = *state;
-    for (int i = 0; i < 2; i++) {
+    for (size_t i = 0; i < sizeof signals / sizeof *signals; i++) {
         int to, from;
         char line[LINE_BYTES];
         pid_t child = start(world, "", &to, &from);

@@ -45,10 +45,10 @@ const struct sw_command sw_command_train = {
                  "go on from the newest checkpoint of output.dir, or from a checkpoint"},
                 {"trace", "FILE", "write what every lane did as a Chrome trace"}},
     .help =
-        "Ctrl-C (or SIGTERM) stops after the step, with a checkpoint and exit status 75; before "
-        "the "
-        "first\nstep at once, with nothing written. A second one waits for nothing. --resume auto "
-        "goes on, with the\nsame result as if nothing had happened.\n",
+        "Ctrl-C (or SIGTERM, or a closed terminal) stops after the step, with a checkpoint and "
+        "exit\n"
+        "status 75; before the first step at once, with nothing written. A second one waits for\n"
+        "nothing. --resume auto goes on, with the same result as if nothing had happened.\n",
     .run = run_train,
 };
 

@@ -11,6 +11,8 @@ static const char *volatile stop_words;
 
 static void on_signal(int number)
 {
+    if (stop_signals > 0 && number == SIGHUP) /* comes twice: from the shell and the system */
+        return;
     if (stop_signals > 0)
         _exit(128 + number);
     const char *words = stop_words;
@@ -29,6 +31,9 @@ static void watch(const char *words, bool at_once)
     sigemptyset(&action.sa_mask);
     (void)sigaction(SIGINT, &action, NULL);
     (void)sigaction(SIGTERM, &action, NULL);
+    struct sigaction before; /* nohup ignores it */
+    if (sigaction(SIGHUP, NULL, &before) == 0 && before.sa_handler != SIG_IGN)
+        (void)sigaction(SIGHUP, &action, NULL);
 }
 
 void sw_stop_end_at_once(const char *words)

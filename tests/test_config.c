@@ -328,6 +328,8 @@ static void test_clashes(void **state)
         {"offload: {activations: nvme}", "offload.activations", "offload.nvme"},
         {"offload: {nvme_capacity: 1GiB}", "offload.nvme_capacity", "offload.nvme"},
         {"offload: {nvme: [/a, /b, /a]}", "offload.nvme", "/a twice"},
+        {"output: {dir: ~/run}", "output.dir", "write the whole path"},
+        {"offload: {nvme: [/a, ~/spill]}", "offload.nvme", "~ of ~/spill"},
         {"data: {text_field: body}", "data.text_field", "data.source_field"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {

@@ -218,9 +218,38 @@ static sw_code check_data(const struct sw_config *config, struct sw_err *err)
                    "turned into rows by span corruption)");
 }
 
+/* Neither YAML nor the shell behind "--set key=" makes a home directory of ~: a run would go into a
+ * directory of that name. */
+static sw_code check_path(const char *key, const char *path, struct sw_err *err)
+{
+    if (path == NULL || path[0] != '~' || (path[1] != '/' && path[1] != '\0'))
+        return SW_OK;
+    return SW_FAIL(err, SW_E_USAGE, "%s: ~ of %s is not expanded here; write the whole path", key,
+                   path);
+}
+
+static sw_code check_paths(const struct sw_config *c, struct sw_err *err)
+{
+    const struct {
+        const char *key, *path;
+    } paths[] = {{"model.path", c->model.path},
+                 {"data.train", c->data.train},
+                 {"data.eval", c->data.eval},
+                 {"output.dir", c->output.dir},
+                 {"run.machine", c->run.machine}};
+    sw_code code = SW_OK;
+    for (size_t i = 0; i < sizeof paths / sizeof *paths && code == SW_OK; i++)
+        code = check_path(paths[i].key, paths[i].path, err);
+    for (int64_t i = 0; i < c->offload.nvme.count && code == SW_OK; i++)
+        code = check_path("offload.nvme", c->offload.nvme.items[i], err);
+    return code;
+}
+
 sw_code sw_config_check(const struct sw_config *config, struct sw_err *err)
 {
     sw_code code = check_train(config, err);
+    if (code == SW_OK)
+        code = check_paths(config, err);
     if (code == SW_OK)
         code = check_data(config, err);
     if (code == SW_OK)

@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { INDEX_MAX_BYTES = 64 << 20 };
 
@@ -65,6 +66,8 @@ sw_code sw_model_dir_check_config(const char *path, struct sw_err *err)
                        "%s is a file, not a model directory: give the directory that holds "
                        "config.json",
                        path);
+    if (access(path, R_OK | X_OK) != 0)
+        return SW_FAIL_OS(err, SW_E_USAGE, errno, "cannot read the directory %s", path);
     char *config = sw_path_join(path, "config.json"), *final = sw_path_join(path, "final");
     sw_code code = SW_OK;
     if (config == NULL || final == NULL)

@@ -5,6 +5,8 @@
 #include "io/model_dir.h"
 #include "io/safetensors_write.h"
 
+#include <sys/wait.h>
+
 static char *dir;
 static struct sw_err err;
 static struct sw_model_dir *model;
@@ -73,6 +75,26 @@ static void put_shards(void)
     put(INDEX, "{\"metadata\": {\"total_size\": 16}, \"weight_map\": {"
                "\"a\": \"model-00002-of-00002.safetensors\","
                "\"b\": \"model-00001-of-00002.safetensors\"}}");
+}
+
+/* A directory of somebody else's is not one that lacks config.json. In a process that is nobody. */
+static void test_closed_directory(void **state)
+{
+    enum { NOBODY = 65534 };
+    (void)state;
+    fflush(NULL);
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        if (geteuid() == 0 ? setuid(NOBODY) != 0 : chmod(dir, 0) != 0)
+            _exit(2);
+        sw_code code = sw_model_dir_open(dir, &model, &err);
+        _exit(code == SW_E_USAGE && strstr(err.text, "cannot read the directory") != NULL ? 0 : 1);
+    }
+    int status;
+    assert_true(waitpid(child, &status, 0) == child && WIFEXITED(status));
+    assert_int_equal(chmod(dir, 0700), 0);
+    assert_int_equal(WEXITSTATUS(status), 0);
 }
 
 static void test_no_directory(void **state)
@@ -240,8 +262,9 @@ static int tear_down(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(test_no_directory), TEST(test_no_weights),    TEST(test_one_file),
-        TEST(test_shards),       TEST(test_broken_shards), TEST(test_broken_index),
+        TEST(test_no_directory), TEST(test_closed_directory), TEST(test_no_weights),
+        TEST(test_one_file),     TEST(test_shards),           TEST(test_broken_shards),
+        TEST(test_broken_index),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

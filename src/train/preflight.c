@@ -30,7 +30,7 @@ static sw_code check_kind(const char *path, struct sw_err *err)
 
 sw_code sw_preflight_input(const char *setting, const char *path, struct sw_err *err)
 {
-    if (!sw_file_exists(path))
+    if (access(path, R_OK) != 0 && (errno == ENOENT || errno == ENOTDIR))
         return SW_FAIL(err, SW_E_USAGE, "%s: there is no file %s", setting, path);
     if (sw_file_is_directory(path))
         return SW_FAIL(err, SW_E_USAGE, "%s: %s is a directory, not a file of rows", setting, path);

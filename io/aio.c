@@ -56,6 +56,8 @@ static sw_code open_method(struct sw_aio *aio, const struct sw_aio_method *wante
     aio->method = wanted != NULL ? wanted : &sw_aio_uring;
     if (aio->method->open(aio, wanted != NULL ? err : &reason) == SW_OK)
         return SW_OK;
+    if (wanted == &sw_aio_uring)
+        return sw_err_while(err, "opening one for io.method io_uring; auto goes on with threads");
     if (wanted != NULL)
         return err != NULL ? err->code : SW_E_FAILED;
     sw_aio_note(aio, "%s; reading and writing with threads instead", reason.text);

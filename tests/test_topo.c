@@ -2,6 +2,7 @@
  * forbidden nodes; and what must hold on any machine this runs on. */
 #include "support.h"
 
+#include "base/cgroup.h"
 #include "topo/topo.h"
 
 #include <sched.h>
@@ -282,6 +283,36 @@ static void test_cgroup_limits(void **state)
     sw_test_scratch_remove(root);
 }
 
+static void test_cpu_quotas(void **state)
+{
+    (void)state;
+    root = sw_test_scratch();
+    assert_int_equal(sw_cgroup_quota_cpus(root), 0);
+    /* version 2: the least of the group and those above, rounded up */
+    put("proc/self/cgroup", "0::/a/b\n");
+    put("sys/fs/cgroup/a/b/cpu.max", "max 100000\n");
+    assert_int_equal(sw_cgroup_quota_cpus(root), 0);
+    put("sys/fs/cgroup/a/cpu.max", "250000 100000\n");
+    assert_int_equal(sw_cgroup_quota_cpus(root), 3);
+    put("sys/fs/cgroup/cpu.max", "400000 100000\n");
+    put("sys/fs/cgroup/a/b/cpu.max", "50000 100000\n");
+    assert_int_equal(sw_cgroup_quota_cpus(root), 1);
+    sw_test_scratch_remove(root);
+    /* version 1, one of two controllers of a mount; in a container that sees its group as the root
+     */
+    root = sw_test_scratch();
+    put("proc/self/cgroup", "5:cpu,cpuacct:/docker/0123\n4:memory:/x\n");
+    put("sys/fs/cgroup/cpu/cpu.cfs_quota_us", "-1\n");
+    put("sys/fs/cgroup/cpu/cpu.cfs_period_us", "100000\n");
+    assert_int_equal(sw_cgroup_quota_cpus(root), 0);
+    put("sys/fs/cgroup/cpu/cpu.cfs_quota_us", "200000\n");
+    assert_int_equal(sw_cgroup_quota_cpus(root), 2);
+    put("sys/fs/cgroup/cpu/docker/0123/cpu.cfs_quota_us", "100000\n");
+    put("sys/fs/cgroup/cpu/docker/0123/cpu.cfs_period_us", "100000\n");
+    assert_int_equal(sw_cgroup_quota_cpus(root), 1);
+    sw_test_scratch_remove(root);
+}
+
 static void test_drives(void **state)
 {
     (void)state;
@@ -316,7 +347,8 @@ int main(void)
         cmocka_unit_test(test_restricted),    cmocka_unit_test(test_workers_of_nodes),
         cmocka_unit_test(test_refusals),      cmocka_unit_test(test_stage_order),
         cmocka_unit_test(test_this_machine),  cmocka_unit_test(test_affinity),
-        cmocka_unit_test(test_cgroup_limits), cmocka_unit_test(test_drives),
+        cmocka_unit_test(test_cgroup_limits), cmocka_unit_test(test_cpu_quotas),
+        cmocka_unit_test(test_drives),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,12 +1,12 @@
 #include "base/pool.h"
 
+#include "base/cgroup.h"
 #include "base/mem.h"
 
 #include <errno.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -157,40 +157,12 @@ int64_t sw_pool_workers(const struct sw_pool *pool)
     return pool->threads + 1;
 }
 
-/* The cgroup's quota in CPUs, rounded up, or 0 where there is none. */
-static int cgroup_quota_cpus(void)
-{
-    long long quota = -1, period = 0;
-    FILE *file = fopen("/sys/fs/cgroup/cpu.max", "re");
-    if (file != NULL) {
-        if (fscanf(file, "%lld %lld", &quota, &period) != 2)
-            quota = -1; /* "max" */
-        fclose(file);
-    } else {
-        file = fopen("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "re");
-        if (file != NULL) {
-            if (fscanf(file, "%lld", &quota) != 1)
-                quota = -1;
-            fclose(file);
-        }
-        file = fopen("/sys/fs/cgroup/cpu/cpu.cfs_period_us", "re");
-        if (file != NULL) {
-            if (fscanf(file, "%lld", &period) != 1)
-                period = 0;
-            fclose(file);
-        }
-    }
-    if (quota <= 0 || period <= 0)
-        return 0;
-    return (int)((quota + period - 1) / period);
-}
-
 int sw_cpus_available(void)
 {
     cpu_set_t set;
     int cpus = 1;
     if (sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) > 0)
         cpus = CPU_COUNT(&set);
-    int quota = cgroup_quota_cpus();
+    int quota = sw_cgroup_quota_cpus("");
     return quota > 0 && quota < cpus ? quota : cpus;
 }

@@ -36,7 +36,8 @@ void sw_pool_run(struct sw_pool *pool, sw_task_fn task, void *context, int64_t t
 /* Number of threads that work on one job, its caller counted in. */
 int64_t sw_pool_workers(const struct sw_pool *pool);
 
-/* CPUs this process may use: the affinity mask, cut by the cgroup's CPU quota (v1 or v2). >= 1. */
+/* CPUs this process may use: the affinity mask, cut by the CPU quotas of its cgroup and
+ * those above (v1 or v2). >= 1. */
 int sw_cpus_available(void);
 
 #ifdef __cplusplus

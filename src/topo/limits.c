@@ -1,6 +1,8 @@
 /* Limits of this machine and of this process, from /proc and /sys. */
 #include "topo/topo.h"
 
+#include "base/cgroup.h"
+
 #include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
@@ -38,56 +40,38 @@ static int64_t read_keyed(const char *path, const char *key)
     return value;
 }
 
-/* This process's cgroup of a controller ("memory" of version 1, "" of version 2); "" when it has
- * none. */
-static void own_cgroup(const char *root, const char *controller, char *out, size_t out_bytes)
-{
-    char path[PATH_MAX], line[PATH_MAX];
-    out[0] = '\0';
-    snprintf(path, sizeof path, "%s/proc/self/cgroup", root);
-    FILE *file = fopen(path, "re");
-    if (file == NULL)
-        return;
-    while (fgets(line, sizeof line, file) != NULL) {
-        line[strcspn(line, "\n")] = '\0';
-        char *list = strchr(line, ':');
-        char *name = list != NULL ? strchr(list + 1, ':') : NULL;
-        if (name == NULL)
-            continue;
-        *name++ = '\0';
-        if (strcmp(list + 1, controller) == 0)
-            snprintf(out, out_bytes, "%s", name);
-    }
-    fclose(file);
-}
-
 struct limit_files {
-    const char *directory; /* below the root */
-    const char *controller;
+    const char *mount, *controller;
     const char *limit, *usage, *inactive_key;
 };
 
-/* A group's limit lowers *limit, and what it leaves lowers *left. */
-static void apply_group(const char *group, const struct limit_files *files, int64_t *limit,
-                        int64_t *left)
+struct memory_limits {
+    const struct limit_files *files;
+    int64_t limit, left;
+};
+
+/* A group's limit lowers the limit, and what it leaves lowers what is left. */
+static void apply_group(void *context, const char *group)
 {
+    struct memory_limits *limits = context;
     char path[2 * PATH_MAX];
-    snprintf(path, sizeof path, "%s/%s", group, files->limit);
+    snprintf(path, sizeof path, "%s/%s", group, limits->files->limit);
     int64_t here = read_number(path);
     if (here < 0 || here >= INT64_MAX / 2) /* version 1 writes "none" as a huge number */
         return;
-    snprintf(path, sizeof path, "%s/%s", group, files->usage);
+    snprintf(path, sizeof path, "%s/%s", group, limits->files->usage);
     int64_t used = read_number(path);
     snprintf(path, sizeof path, "%s/memory.stat", group);
-    int64_t inactive = read_keyed(path, files->inactive_key); /* page cache that goes on demand */
+    /* page cache that goes on demand */
+    int64_t inactive = read_keyed(path, limits->files->inactive_key);
     used = used < 0 ? 0 : used - (inactive > 0 ? inactive : 0);
     int64_t here_left = here - (used > 0 ? used : 0);
     if (here_left < 0)
         here_left = 0;
-    if (*limit < 0 || here < *limit)
-        *limit = here;
-    if (*left < 0 || here_left < *left)
-        *left = here_left;
+    if (limits->limit < 0 || here < limits->limit)
+        limits->limit = here;
+    if (limits->left < 0 || here_left < limits->left)
+        limits->left = here_left;
 }
 
 void sw_topo_memory_limit_under(const char *root, int64_t *limit_bytes, int64_t *left_bytes)
@@ -97,22 +81,13 @@ void sw_topo_memory_limit_under(const char *root, int64_t *limit_bytes, int64_t 
         {"sys/fs/cgroup/memory", "memory", "memory.limit_in_bytes", "memory.usage_in_bytes",
          "total_inactive_file "},
     };
-    *limit_bytes = *left_bytes = -1;
+    struct memory_limits limits = {.limit = -1, .left = -1};
     for (size_t i = 0; i < sizeof versions / sizeof versions[0]; i++) {
-        char own[PATH_MAX / 2], group[PATH_MAX];
-        own_cgroup(root, versions[i].controller, own, sizeof own);
-        /* from our group up to the root of what is mounted */
-        for (;;) {
-            while (own[0] != '\0' && own[strlen(own) - 1] == '/')
-                own[strlen(own) - 1] = '\0';
-            snprintf(group, sizeof group, "%s/%s%s", root, versions[i].directory, own);
-            apply_group(group, &versions[i], limit_bytes, left_bytes);
-            char *slash = strrchr(own, '/');
-            if (slash == NULL)
-                break;
-            *slash = '\0';
-        }
+        limits.files = &versions[i];
+        sw_cgroup_walk(root, versions[i].mount, versions[i].controller, apply_group, &limits);
     }
+    *limit_bytes = limits.limit;
+    *left_bytes = limits.left;
 }
 
 int64_t sw_topo_memory_limit_bytes(void)

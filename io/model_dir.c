@@ -56,8 +56,8 @@ static sw_code check_file(const char *path, struct sw_err *err)
 
 sw_code sw_model_dir_check_config(const char *path, struct sw_err *err)
 {
-    if (!sw_file_exists(path))
-        return SW_FAIL_OS(err, SW_E_USAGE, ENOENT,
+    if (access(path, F_OK) != 0)
+        return SW_FAIL_OS(err, SW_E_USAGE, errno,
                           "no model directory %s (models are not downloaded: give a directory that "
                           "holds config.json)",
                           path);

@@ -125,10 +125,9 @@ void sw_engine_fill_batches(struct sw_engine *engine, const struct sw_batch *bat
     }
 }
 
-sw_code sw_engine_copy_batch(struct sw_engine *engine, const struct sw_op *op, struct sw_err *err)
+void sw_engine_copy_batch(struct sw_engine *engine, const struct sw_op *op)
 {
     struct sw_batch_slot *slot = &sw_engine_rank_of(engine, op)->batches[op->microbatch];
     struct sw_stream *stream = sw_engine_stream(engine, op);
     engine->device_ops->copy(stream, slot->device, slot->staging, slot->used_bytes);
-    return engine->device_ops->stream_sync(stream, err);
 }

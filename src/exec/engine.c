@@ -12,28 +12,6 @@ enum { TRACED_OPS = 1 << 18 };
 /* No op of a step takes as long, on any machine that a step is worth waiting for on. */
 static const double STALL_SECONDS = 180;
 
-static sw_code open_streams(struct sw_engine *engine, struct sw_engine_rank *rank,
-                            struct sw_err *err)
-{
-    static const struct {
-        enum sw_lane lane;
-        enum sw_stream_kind kind;
-    } streams[] = {{SW_LANE_COMPUTE, SW_STREAM_COMPUTE},
-                   {SW_LANE_ENDS, SW_STREAM_COMPUTE},
-                   {SW_LANE_H2D, SW_STREAM_H2D},
-                   {SW_LANE_D2H, SW_STREAM_D2H},
-                   {SW_LANE_SEND, SW_STREAM_SEND},
-                   {SW_LANE_RECV, SW_STREAM_RECV},
-                   {SW_LANE_COLLECTIVE, SW_STREAM_COLLECTIVE}};
-    for (size_t i = 0; i < sizeof streams / sizeof *streams; i++) {
-        sw_code code = engine->device_ops->stream_open(rank->device, streams[i].kind,
-                                                       &rank->streams[streams[i].lane], err);
-        if (code != SW_OK)
-            return code;
-    }
-    return sw_engine_open_steps(engine, rank, err);
-}
-
 static sw_code open_ranks(struct sw_engine *engine, struct sw_err *err)
 {
     const struct sw_plan *plan = engine->plan;
@@ -52,7 +30,7 @@ static sw_code open_ranks(struct sw_engine *engine, struct sw_err *err)
         rank->replica = r / plan->stages;
         code = engine->device_ops->open(&rank->device, &device, err);
         if (code == SW_OK)
-            code = open_streams(engine, rank, err);
+            code = sw_engine_open_streams(engine, rank, err);
         engine->store.ranks[r].device = rank->device;
         engine->store.ranks[r].load_stream = rank->streams[SW_LANE_H2D];
         if (code != SW_OK && plan->ranks > 1)
@@ -106,8 +84,8 @@ static sw_code open_executor(struct sw_engine *engine, struct sw_err *err)
         .run = sw_engine_run_op,
         .start = sw_engine_start_op,
         .finish = sw_engine_finish_op,
-        .deep = 1U << SW_LANE_STATE_UP | 1U << SW_LANE_STATE_DOWN | 1U << SW_LANE_STATE_READ |
-                1U << SW_LANE_STATE_WRITE | 1U << SW_LANE_FETCH | 1U << SW_LANE_SPILL,
+        .deep = sw_engine_queued_lanes() | 1U << SW_LANE_STATE_READ | 1U << SW_LANE_STATE_WRITE |
+                1U << SW_LANE_FETCH | 1U << SW_LANE_SPILL,
         .context = engine,
         .ranks = engine->plan->ranks,
         .overlap = engine->config.overlap,
@@ -148,10 +126,7 @@ sw_code sw_engine_open(struct sw_engine **out, const struct sw_engine_config *co
 
 static void close_rank(struct sw_engine *engine, struct sw_engine_rank *rank)
 {
-    for (int i = 0; i < SW_LANES; i++)
-        if (rank->streams[i] != NULL)
-            engine->device_ops->stream_close(rank->streams[i]);
-    sw_engine_close_steps(engine, rank);
+    sw_engine_close_streams(engine, rank);
     if (rank->device != NULL)
         engine->device_ops->close(rank->device);
     free(rank->batches);

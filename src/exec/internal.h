@@ -24,12 +24,11 @@ struct sw_op_tickets {
     int count;
 };
 
-/* A copy between host memory and a stepping buffer, under way. */
-struct sw_state_move {
+/* An op that was submitted to its lane's stream: its end. */
+struct sw_queued_op {
     struct sw_event *event;
     bool under_way;
 };
-enum { SW_STATES_UP, SW_STATES_DOWN, SW_STATES_WAYS };
 
 /* What a rank computes in. */
 struct sw_engine_rank {
@@ -50,7 +49,7 @@ struct sw_engine_rank {
     float **bias_partials;  /* [block_count]; on stage 0 of all blocks */
     double *loss_sum;       /* device */
     double *partials;       /* a remote device's: of the unit whose norm is taken; NULL else */
-    struct sw_state_move moves[SW_STATES_WAYS][SW_EXECUTOR_DEPTH]; /* with stepping buffers */
+    struct sw_queued_op queued[SW_LANES][SW_EXECUTOR_DEPTH]; /* of queued lanes, by place */
 };
 
 struct sw_engine {
@@ -113,7 +112,7 @@ sw_code sw_engine_alloc(struct sw_engine *engine, struct sw_err *err);
 /* batch.c: fill the slots from rows (staging only); SW_OP_BATCH copies. */
 void sw_engine_fill_batches(struct sw_engine *engine, const struct sw_batch *batch,
                             float smoothing);
-sw_code sw_engine_copy_batch(struct sw_engine *engine, const struct sw_op *op, struct sw_err *err);
+void sw_engine_copy_batch(struct sw_engine *engine, const struct sw_op *op);
 
 /* ops.c: what the executor calls. */
 sw_code sw_engine_run_op(void *engine, const struct sw_op *op, struct sw_err *err);
@@ -137,6 +136,8 @@ void sw_engine_diagnose(struct sw_engine *engine, int32_t block, const void *out
 /* moves.c */
 void sw_engine_upload(struct sw_engine *engine, const struct sw_op *op);
 void sw_engine_download(struct sw_engine *engine, const struct sw_op *op);
+/* Between host memory and a stepping buffer. */
+void sw_engine_move_states(struct sw_engine *engine, const struct sw_op *op);
 /* READ, WRITE, FETCH and SPILL: start the transfers. */
 void sw_engine_start_transfers(struct sw_engine *engine, const struct sw_op *op,
                                struct sw_op_tickets *tickets);
@@ -150,22 +151,23 @@ sw_code sw_engine_gather(struct sw_engine *engine, const struct sw_op *op, struc
 /* window.c */
 sw_code sw_engine_partials(struct sw_engine *engine, const struct sw_op *op, struct sw_err *err);
 void sw_engine_norm(struct sw_engine *engine);
-sw_code sw_engine_step_op(struct sw_engine *engine, const struct sw_op *op, struct sw_err *err);
+void sw_engine_step_op(struct sw_engine *engine, const struct sw_op *op);
 
 /* Where elements [op->first, …) of a part are outside the device's stepping buffers: in the
  * rotating buffer when they pass through it, else at home. NULL: there is no such part. */
 char *sw_engine_part_outside(const struct sw_engine *engine, const struct sw_op *op,
                              enum sw_part part);
 
-/* streamed.c: steps on devices, and of units whose states pass through one. */
-sw_code sw_engine_open_steps(struct sw_engine *engine, struct sw_engine_rank *rank,
-                             struct sw_err *err);
-void sw_engine_close_steps(struct sw_engine *engine, struct sw_engine_rank *rank);
-/* A lane of copies from or to stepping buffers: start one, wait for its end. */
-bool sw_engine_moves_states(const struct sw_op *op);
-void sw_engine_start_states(struct sw_engine *engine, const struct sw_op *op, int place);
-sw_code sw_engine_finish_states(struct sw_engine *engine, const struct sw_op *op, int place,
-                                struct sw_err *err);
+/* streams.c */
+sw_code sw_engine_open_streams(struct sw_engine *engine, struct sw_engine_rank *rank,
+                               struct sw_err *err);
+void sw_engine_close_streams(struct sw_engine *engine, struct sw_engine_rank *rank);
+/* Lanes (bits) whose ops are submitted to a stream, several of them, before the first is done. */
+uint32_t sw_engine_queued_lanes(void);
+/* What an op submitted ends with an event; wait for that. */
+void sw_engine_queue(struct sw_engine *engine, const struct sw_op *op, int place);
+sw_code sw_engine_wait_queued(struct sw_engine *engine, const struct sw_op *op, int place,
+                              struct sw_err *err);
 
 /* generate.c */
 sw_code sw_generation_open(struct sw_engine *engine, struct sw_err *err);

@@ -132,6 +132,23 @@ void sw_engine_download(struct sw_engine *engine, const struct sw_op *op)
         engine->device_ops->copy(stream, to, from, op->count * (int64_t)sizeof(float));
 }
 
+void sw_engine_move_states(struct sw_engine *engine, const struct sw_op *op)
+{
+    const struct sw_unit_flow *flow = &engine->store.units[op->unit].flow;
+    bool up = op->kind == SW_OP_UPLOAD;
+    uint32_t parts = up ? flow->up_parts : flow->down_parts;
+    for (int i = 0; i < SW_PARTS; i++) {
+        enum sw_part part = (enum sw_part)i;
+        if ((parts >> part & 1) == 0)
+            continue;
+        char *inside = sw_store_stepping_buffer(&engine->store, op->rank, op->stepping, part);
+        char *outside = sw_engine_part_outside(engine, op, part);
+        engine->device_ops->copy(
+            sw_engine_stream(engine, op), up ? inside : outside, up ? outside : inside,
+            op->count * sw_dtype_bytes(sw_plan_part_dtype(engine->plan, part)));
+    }
+}
+
 /* ---- drives ---- */
 
 static void transfer(struct sw_engine *engine, struct sw_op_tickets *tickets,

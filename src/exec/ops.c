@@ -15,11 +15,13 @@ static bool is_idle(const struct sw_engine *engine, const struct sw_op *op)
     return of_window;
 }
 
-static sw_code run(struct sw_engine *engine, const struct sw_op *op, struct sw_err *err)
+/* Of ops on a stream: submit them. False: this is no such op. */
+static bool submit(struct sw_engine *engine, const struct sw_op *op)
 {
     switch (op->kind) {
     case SW_OP_BATCH:
-        return sw_engine_copy_batch(engine, op, err);
+        sw_engine_copy_batch(engine, op);
+        break;
     case SW_OP_FORWARD:
         sw_engine_forward(engine, op);
         break;
@@ -32,33 +34,53 @@ static sw_code run(struct sw_engine *engine, const struct sw_op *op, struct sw_e
     case SW_OP_BIAS:
         sw_engine_bias(engine, op);
         break;
-    case SW_OP_PARTIALS:
-        return sw_engine_partials(engine, op, err);
-    case SW_OP_NORM:
-        sw_engine_norm(engine);
-        return SW_OK;
-    case SW_OP_STEP:
-        return sw_engine_step_op(engine, op, err);
     case SW_OP_SEND:
         sw_engine_send(engine, op);
         break;
     case SW_OP_RECV:
         sw_engine_receive(engine, op);
         break;
+    case SW_OP_UPLOAD:
+    case SW_OP_DOWNLOAD:
+        if (op->cargo == SW_CARGO_STATES)
+            sw_engine_move_states(engine, op);
+        else if (op->kind == SW_OP_UPLOAD)
+            sw_engine_upload(engine, op);
+        else
+            sw_engine_download(engine, op);
+        break;
+    case SW_OP_STEP:
+        sw_engine_step_op(engine, op);
+        return op->lane == SW_LANE_DEVICE_STEP; /* the host's is done */
+    default:
+        return false;
+    }
+    return true;
+}
+
+static sw_code run(struct sw_engine *engine, const struct sw_op *op, struct sw_err *err)
+{
+    switch (op->kind) {
+    case SW_OP_PARTIALS:
+        return sw_engine_partials(engine, op, err);
+    case SW_OP_NORM:
+        sw_engine_norm(engine);
+        return SW_OK;
     case SW_OP_REDUCE:
         return sw_engine_reduce(engine, op, err);
     case SW_OP_GATHER:
         return sw_engine_gather(engine, op, err);
-    case SW_OP_UPLOAD:
-        sw_engine_upload(engine, op);
-        break;
-    case SW_OP_DOWNLOAD:
-        sw_engine_download(engine, op);
-        break;
-    default:
+    case SW_OP_DECODE_BEGIN:
+    case SW_OP_DECODE_CROSS:
+    case SW_OP_DECODE_EMBED:
+    case SW_OP_DECODE_BLOCK:
+    case SW_OP_DECODE_HEAD:
         return sw_generation_run_op(engine, op, err);
+    default:
+        return submit(engine, op)
+                   ? engine->device_ops->stream_sync(sw_engine_stream(engine, op), err)
+                   : SW_OK;
     }
-    return engine->device_ops->stream_sync(sw_engine_stream(engine, op), err);
 }
 
 const char *sw_engine_op_name(void *context, const struct sw_op *op)
@@ -106,18 +128,23 @@ sw_code sw_engine_run_op(void *context, const struct sw_op *op, struct sw_err *e
     return code == SW_OK ? SW_OK : fail(engine, op, err);
 }
 
+static bool is_queued(const struct sw_op *op)
+{
+    return (sw_engine_queued_lanes() >> op->lane & 1) != 0;
+}
+
 sw_code sw_engine_start_op(void *context, const struct sw_op *op, int place, struct sw_err *err)
 {
     struct sw_engine *engine = context;
-    struct sw_op_tickets *tickets = &engine->tickets[op->lane][place];
     (void)err;
-    if (!sw_engine_moves_states(op))
-        tickets->count = 0;
-    if (is_idle(engine, op))
+    if (is_queued(op)) {
+        if (!is_idle(engine, op) && submit(engine, op))
+            sw_engine_queue(engine, op, place);
         return SW_OK;
-    if (sw_engine_moves_states(op))
-        sw_engine_start_states(engine, op, place);
-    else
+    }
+    struct sw_op_tickets *tickets = &engine->tickets[op->lane][place];
+    tickets->count = 0;
+    if (!is_idle(engine, op))
         sw_engine_start_transfers(engine, op, tickets);
     return SW_OK;
 }
@@ -125,12 +152,12 @@ sw_code sw_engine_start_op(void *context, const struct sw_op *op, int place, str
 sw_code sw_engine_finish_op(void *context, const struct sw_op *op, int place, struct sw_err *err)
 {
     struct sw_engine *engine = context;
-    struct sw_op_tickets *tickets = &engine->tickets[op->lane][place];
     sw_code code = SW_OK;
-    if (sw_engine_moves_states(op)) {
-        code = sw_engine_finish_states(engine, op, place, err);
+    if (is_queued(op)) {
+        code = sw_engine_wait_queued(engine, op, place, err);
         return code == SW_OK ? SW_OK : fail(engine, op, err);
     }
+    struct sw_op_tickets *tickets = &engine->tickets[op->lane][place];
     for (int i = 0; i < tickets->count; i++) {
         sw_code one = sw_spill_wait(&tickets->tickets[i], err);
         code = code == SW_OK ? one : code;

@@ -148,7 +148,7 @@ static void step_adafactor(struct sw_engine *engine, const struct sw_op *op,
         sw_adafactor_finish(engine->config.pool, &adafactor, phase);
 }
 
-sw_code sw_engine_step_op(struct sw_engine *engine, const struct sw_op *op, struct sw_err *err)
+void sw_engine_step_op(struct sw_engine *engine, const struct sw_op *op)
 {
     struct sw_unit_state *unit = &engine->store.units[op->unit];
     const struct sw_optim_settings *optim = engine->config.optim;
@@ -172,7 +172,7 @@ sw_code sw_engine_step_op(struct sw_engine *engine, const struct sw_op *op, stru
         struct sw_stream *stream = sw_engine_stream(engine, op);
         sw_adamw_step_on(stream, engine->device_ops, optim, &engine->update,
                          &engine->plan->optim_units[op->unit], &chunk);
-        return engine->device_ops->stream_sync(stream, err);
+        return;
     }
     if (op->phase < 0)
         sw_optim_step_unit(engine->config.pool, optim, &engine->update,
@@ -183,5 +183,4 @@ sw_code sw_engine_step_op(struct sw_engine *engine, const struct sw_op *op, stru
                       &engine->plan->optim_units[op->unit], &chunk);
     else
         step_adafactor(engine, op, &chunk);
-    return SW_OK;
 }

@@ -164,10 +164,9 @@ static void test_shared_memory(void **state)
     sw_machine_init(&machine);
     machine.gpu_count = 1;
     machine.gpus[0].h2d_bytes_per_second = 1e9;
-    machine.memcpy_bytes_per_second = 2e9;
+    machine.triad_bytes_per_second = 2e9;
     assert_ok(sw_probe_shared_memory(&sw_cpu_device_ops, pool, &machine, &err), &err);
     assert_true(machine.memory_bytes_per_second > 0);
-    machine.triad_bytes_per_second = 1e9;
     struct sw_text text = {0};
     sw_probe_print(&machine, &text);
     assert_ok(sw_text_check(&text, "a machine", &err), &err);

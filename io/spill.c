@@ -279,43 +279,50 @@ static void submit(struct sw_spill_ticket *ticket)
     pthread_mutex_unlock(&spill->lock);
 }
 
-static void set_ticket(struct sw_spill_ticket *ticket, struct sw_spill *spill,
-                       const struct sw_spill_region *region, int64_t offset_bytes, int64_t bytes)
+void sw_spill_start(struct sw_spill *spill, const struct sw_spill_transfer *transfer,
+                    struct sw_spill_ticket *ticket)
 {
-    sw_assert(spill->sealed && offset_bytes >= 0 && bytes >= 0);
-    sw_assert(offset_bytes <= region->bytes && bytes <= region->bytes - offset_bytes);
+    int64_t offset = transfer->offset_bytes, bytes = transfer->bytes;
+    sw_assert(spill->sealed && offset >= 0 && bytes >= 0);
+    sw_assert(offset <= transfer->region->bytes && bytes <= transfer->region->bytes - offset);
+    sw_assert(transfer->line >= 0 && transfer->line < SW_SPILL_LINES);
     ticket->spill = spill;
-    ticket->region = *region;
-    ticket->offset_bytes = offset_bytes;
+    ticket->region = *transfer->region;
+    ticket->offset_bytes = offset;
     ticket->bytes = bytes;
+    ticket->memory = transfer->memory;
+    ticket->write = transfer->write;
+    ticket->line = transfer->line;
     sw_err_init(&ticket->err);
+    if (ticket->write && spill->verify)
+        sw_spill_transfer_set_sums(ticket);
+    submit(ticket);
 }
 
 void sw_spill_read(struct sw_spill *spill, const struct sw_spill_region *region,
                    int64_t offset_bytes, void *memory, int64_t bytes,
                    struct sw_spill_ticket *ticket)
 {
-    set_ticket(ticket, spill, region, offset_bytes, bytes);
-    ticket->memory = memory;
-    ticket->write = false;
-    submit(ticket);
+    const struct sw_spill_transfer transfer = {
+        .region = region, .offset_bytes = offset_bytes, .memory = memory, .bytes = bytes};
+    sw_spill_start(spill, &transfer, ticket);
 }
 
 void sw_spill_write(struct sw_spill *spill, const struct sw_spill_region *region,
                     int64_t offset_bytes, const void *memory, int64_t bytes,
                     struct sw_spill_ticket *ticket)
 {
-    set_ticket(ticket, spill, region, offset_bytes, bytes);
     /* A write only reads the memory. */
     union {
         const void *borrowed;
-        char *memory;
+        void *memory;
     } pointer = {.borrowed = memory};
-    ticket->memory = pointer.memory;
-    ticket->write = true;
-    if (spill->verify)
-        sw_spill_transfer_set_sums(ticket);
-    submit(ticket);
+    const struct sw_spill_transfer transfer = {.region = region,
+                                               .offset_bytes = offset_bytes,
+                                               .memory = pointer.memory,
+                                               .bytes = bytes,
+                                               .write = true};
+    sw_spill_start(spill, &transfer, ticket);
 }
 
 sw_code sw_spill_wait(struct sw_spill_ticket *ticket, struct sw_err *err)
@@ -364,9 +371,12 @@ void sw_spill_describe(struct sw_spill *spill, char *text, size_t size)
     pthread_mutex_lock(&spill->lock);
     for (int i = 0; i < spill->place_count && at < size; i++) {
         const struct sw_spill_ring *ring = &spill->rings[i];
+        bool queued = false;
+        for (int k = 0; k < SW_SPILL_LINES; k++)
+            queued = queued || ring->lines[k].first != NULL;
         at += (size_t)snprintf(text + at, size - at, "%s%s has %lld transfers under way%s%s",
                                i > 0 ? ", " : "", spill->places[i].path, (long long)ring->flying,
-                               ring->first != NULL ? " and more queued" : "",
+                               queued ? " and more queued" : "",
                                ring->broken ? ", and is broken" : "");
     }
     pthread_mutex_unlock(&spill->lock);

@@ -27,7 +27,11 @@
 
 struct sw_spill;
 
-enum { SW_SPILL_BLOCK_BYTES = 64 << 10 /* the default */, SW_SPILL_MAX_DIRECTORIES = 16 };
+enum {
+    SW_SPILL_BLOCK_BYTES = 64 << 10 /* the default */,
+    SW_SPILL_MAX_DIRECTORIES = 16,
+    SW_SPILL_LINES = 4
+};
 
 struct sw_spill_directory {
     const char *path;
@@ -93,6 +97,7 @@ struct sw_spill_ticket {
     int64_t offset_bytes, bytes;
     char *memory;
     bool write;
+    int line;
     int64_t parts_left; /* directories that have something of it still to do; under the lock */
     struct sw_spill_part {
         struct sw_spill_ticket *ticket;
@@ -110,6 +115,18 @@ void sw_spill_read(struct sw_spill *spill, const struct sw_spill_region *region,
                    struct sw_spill_ticket *ticket);
 void sw_spill_write(struct sw_spill *spill, const struct sw_spill_region *region,
                     int64_t offset_bytes, const void *memory, int64_t bytes,
+                    struct sw_spill_ticket *ticket);
+/* The same, with a line of its own: transfers of one line are begun in the order in which they were
+ * started, pieces of several lines in turn, so that lines share a drive. The two above use line 0.
+ */
+struct sw_spill_transfer {
+    const struct sw_spill_region *region;
+    int64_t offset_bytes, bytes;
+    void *memory; /* only read if `write` */
+    bool write;
+    int line; /* 0 .. SW_SPILL_LINES-1 */
+};
+void sw_spill_start(struct sw_spill *spill, const struct sw_spill_transfer *transfer,
                     struct sw_spill_ticket *ticket);
 /* Block until the transfer is done, and check what was read against its checksums. Once a ticket,
  * by one thread. SW_E_IO names file, offset and bytes; SW_E_FORMAT is a checksum that differs.

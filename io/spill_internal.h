@@ -64,8 +64,11 @@ struct sw_spill_ring {
 
     /* Under the store's lock. */
     int64_t flying; /* operations of tickets */
-    struct sw_spill_part *first, *last;
-    bool wake_sent; /* since the thread last looked at the queue */
+    struct sw_spill_line {
+        struct sw_spill_part *first, *last;
+    } lines[SW_SPILL_LINES]; /* of parts that have pieces to start */
+    int turn;                /* the line whose piece is next */
+    bool wake_sent;          /* since the thread last looked at the queue */
     bool ready, stop, broken;
     struct sw_err err; /* why it is broken */
 };

@@ -1,8 +1,8 @@
 /* The thread of a directory: prepares its file, then turns parts of tickets into transfers.
  *
  * Invariants:
- *   R1  a part is in its ring's queue until its last piece is in flight or its ticket has failed;
- *   R2  a part is done when it has left the queue and none of its pieces flies; the ticket is done
+ *   R1  a part is in a line of its ring until its last piece is in flight or its ticket has failed;
+ *   R2  a part is done when it has left its line and none of its pieces flies; the ticket is done
  *       when all of its parts are;
  *   R3  of two staged operations on one block, one of them a write, the later is not started
  *       before the earlier has ended. */
@@ -53,23 +53,24 @@ void sw_spill_ring_push(struct sw_spill_ring *ring, struct sw_spill_part *part)
         part_done(part);
         return;
     }
+    struct sw_spill_line *line = &ring->lines[part->ticket->line];
     part->next = NULL;
-    if (ring->first == NULL)
-        ring->first = part;
+    if (line->first == NULL)
+        line->first = part;
     else
-        ring->last->next = part;
-    ring->last = part;
+        line->last->next = part;
+    line->last = part;
     if (!ring->wake_sent)
         sw_aio_wake(ring->aio);
     ring->wake_sent = true;
 }
 
-static void pop_first(struct sw_spill_ring *ring)
+static void pop_first(struct sw_spill_line *line)
 {
-    struct sw_spill_part *part = ring->first;
-    ring->first = part->next;
+    struct sw_spill_part *part = line->first;
+    line->first = part->next;
     part->next = NULL;
-    part->cursor_bytes = INT64_MAX; /* marks that it has left the queue */
+    part->cursor_bytes = INT64_MAX; /* marks that it has left the line */
     if (part->flying_pieces == 0)
         part_done(part);
 }
@@ -128,15 +129,30 @@ static void merge(struct sw_spill_ring *ring, struct sw_spill_op *op)
     sw_spill_sum_set(ring->spill, op->block_index, block, op->request.bytes);
 }
 
-/* Start pieces of queued parts while there is room. Under the lock. */
+/* The line whose turn it is: the next that has parts; NULL: none has. */
+static struct sw_spill_line *next_line(struct sw_spill_ring *ring)
+{
+    for (int i = 0; i < SW_SPILL_LINES; i++) {
+        struct sw_spill_line *line = &ring->lines[(ring->turn + i) % SW_SPILL_LINES];
+        if (line->first != NULL) {
+            ring->turn = (ring->turn + i) % SW_SPILL_LINES;
+            return line;
+        }
+    }
+    return NULL;
+}
+
+/* Start pieces of queued parts while there is room, of every line in turn: a short read for the
+ * next block does not wait for all that other lines have queued. Under the lock. */
 static void start_pieces(struct sw_spill_ring *ring)
 {
-    while (ring->first != NULL && ring->free_ops != NULL) {
-        struct sw_spill_part *part = ring->first;
+    struct sw_spill_line *line;
+    while ((line = next_line(ring)) != NULL && ring->free_ops != NULL) {
+        struct sw_spill_part *part = line->first;
         struct sw_spill_op *op = ring->free_ops;
         int64_t cursor = part->cursor_bytes;
         if (part->ticket->err.code != SW_OK || !sw_spill_next_piece(part, ring->index, op)) {
-            pop_first(ring);
+            pop_first(line);
             continue;
         }
         if (op->kind != SW_SPILL_DIRECT && !take_staging(ring, op)) {
@@ -149,6 +165,7 @@ static void start_pieces(struct sw_spill_ring *ring)
         ring->free_ops = op->next_free;
         part->flying_pieces++;
         ring->flying++;
+        ring->turn = (ring->turn + 1) % SW_SPILL_LINES;
         sw_aio_submit(ring->aio, &op->request);
     }
 }
@@ -269,10 +286,11 @@ static void break_ring(struct sw_spill_ring *ring, const struct sw_err *err)
     for (int i = 0; i < spill->queue_depth; i++)
         if (ring->ops[i].part != NULL)
             piece_done(ring->ops[i].part, err);
-    while (ring->first != NULL) {
-        ticket_fail(ring->first->ticket, err);
-        pop_first(ring);
-    }
+    for (int i = 0; i < SW_SPILL_LINES; i++)
+        while (ring->lines[i].first != NULL) {
+            ticket_fail(ring->lines[i].first->ticket, err);
+            pop_first(&ring->lines[i]);
+        }
     pthread_cond_broadcast(&spill->done);
     pthread_mutex_unlock(&spill->lock);
 }
@@ -306,7 +324,7 @@ static void serve(struct sw_spill_ring *ring)
         pthread_mutex_lock(&spill->lock);
         ring->wake_sent = false;
         start_pieces(ring);
-        bool stop = ring->stop && ring->first == NULL && ring->flying == 0;
+        bool stop = ring->stop && next_line(ring) == NULL && ring->flying == 0;
         pthread_mutex_unlock(&spill->lock);
         if (stop)
             return;

@@ -416,6 +416,41 @@ static void test_threads(void **state)
     }
 }
 
+/* What another line has queued, however much, is not waited for. */
+static void test_lines_take_turns(void **state)
+{
+    enum { LARGE = 32 << 20, SMALL = 8192, TRIES = 5 };
+    const struct setting by_pieces = {&sw_aio_sync, false, true, 1};
+    struct sw_err err = {0};
+    struct sw_spill_region large, small;
+    struct sw_spill_ticket first, second;
+    bool overtook = false;
+    char *memory = aligned(LARGE), *block = aligned(SMALL);
+    (void)state;
+    struct sw_spill *spill = open_store(&by_pieces, LARGE + SMALL);
+    fill(memory, LARGE, 1);
+    fill(block, SMALL, 2);
+    assert_ok(sw_spill_reserve(spill, LARGE, &large, &err), &err);
+    assert_ok(sw_spill_reserve(spill, SMALL, &small, &err), &err);
+    assert_ok(sw_spill_seal(spill, &err), &err);
+    struct sw_spill_transfer transfer = {
+        .region = &small, .memory = block, .bytes = SMALL, .write = true, .line = 2};
+    /* a thousand pieces, unless this thread sleeps until all of them are written */
+    for (int i = 0; i < TRIES && !overtook; i++) {
+        sw_spill_write(spill, &large, 0, memory, LARGE, &first);
+        sw_spill_start(spill, &transfer, &second);
+        assert_ok(sw_spill_wait(&second, &err), &err);
+        overtook = !sw_spill_ready(&first);
+        assert_ok(sw_spill_wait(&first, &err), &err);
+    }
+    assert_true(overtook);
+    load(spill, &small, 0, memory, SMALL);
+    assert_memory_equal(memory, block, SMALL);
+    sw_spill_close(spill);
+    free(memory);
+    free(block);
+}
+
 static void test_pinned_memory(void **state)
 {
     (void)state;
@@ -730,6 +765,7 @@ int main(void)
         cmocka_unit_test(test_space_is_written_once),
         cmocka_unit_test(test_corruption_is_seen),
         cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_lines_take_turns),
         cmocka_unit_test(test_pinned_memory),
         cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_fault_sweep),

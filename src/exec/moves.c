@@ -3,6 +3,8 @@
 
 #include "base/mem.h"
 
+#include <assert.h>
+
 static char *staging(char *slab, int32_t buffer, int64_t bytes)
 {
     sw_assert(buffer >= 0);
@@ -151,15 +153,27 @@ void sw_engine_move_states(struct sw_engine *engine, const struct sw_op *op)
 
 /* ---- drives ---- */
 
-static void transfer(struct sw_engine *engine, struct sw_op_tickets *tickets,
-                     const struct sw_spill_region *region, int64_t offset, char *memory,
-                     int64_t bytes, bool write)
+/* A line of the drives for each of their lanes, so that these share the drives as the simulator has
+ * it. */
+static int line_of(const struct sw_op *op)
 {
-    struct sw_spill_ticket *ticket = &tickets->tickets[tickets->count++];
-    if (write)
-        sw_spill_write(engine->store.spill, region, offset, memory, bytes, ticket);
-    else
-        sw_spill_read(engine->store.spill, region, offset, memory, bytes, ticket);
+    static_assert(SW_LANE_SPILL - SW_LANE_STATE_READ + 1 == SW_SPILL_LINES, "a line a lane");
+    return (int)op->lane - (int)SW_LANE_STATE_READ;
+}
+
+static void transfer(struct sw_engine *engine, const struct sw_op *op,
+                     struct sw_op_tickets *tickets, const struct sw_spill_region *region,
+                     int64_t offset, char *memory, int64_t bytes)
+{
+    const struct sw_spill_transfer transfer = {
+        .region = region,
+        .offset_bytes = offset,
+        .memory = memory,
+        .bytes = bytes,
+        .write = op->kind == SW_OP_WRITE || op->kind == SW_OP_SPILL,
+        .line = line_of(op),
+    };
+    sw_spill_start(engine->store.spill, &transfer, &tickets->tickets[tickets->count++]);
 }
 
 /* The parts of a rotating buffer that come from drives, or go there. */
@@ -176,9 +190,9 @@ static void transfer_states(struct sw_engine *engine, const struct sw_op *op,
         if ((parts >> part & 1) == 0)
             continue;
         int64_t size = sw_dtype_bytes(place->dtype);
-        transfer(engine, tickets, &place->region, op->first * size,
+        transfer(engine, op, tickets, &place->region, op->first * size,
                  sw_store_state_buffer(&engine->store, op->buffer, (enum sw_part)part),
-                 op->count * size, write);
+                 op->count * size);
     }
 }
 
@@ -193,13 +207,13 @@ void sw_engine_start_transfers(struct sw_engine *engine, const struct sw_op *op,
     }
     char *buffer = write ? spill_buffer(engine, op->buffer) : fetch_buffer(engine, op->buffer);
     if (op->cargo == SW_CARGO_ACTIVATION) {
-        transfer(engine, tickets, &activation_home(engine, op)->region, 0, buffer,
-                 activation_bytes(engine, op), write);
+        transfer(engine, op, tickets, &activation_home(engine, op)->region, 0, buffer,
+                 activation_bytes(engine, op));
         return;
     }
     sw_assert(unit != NULL); /* everything but activations belongs to one */
     const struct sw_place *place =
         &unit->parts[op->cargo == SW_CARGO_GRADIENT ? SW_PART_GRADIENT : unit->weights_part];
     int64_t size = sw_dtype_bytes(place->dtype);
-    transfer(engine, tickets, &place->region, op->first * size, buffer, op->count * size, write);
+    transfer(engine, op, tickets, &place->region, op->first * size, buffer, op->count * size);
 }

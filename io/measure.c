@@ -243,6 +243,73 @@ static sw_code find_best(struct session *session, struct pass *best, struct sw_e
     return SW_OK;
 }
 
+/* --- One chunk at a time
+ * -----------------------------------------------------------------------*/
+
+enum { ALONE_CHUNKS = 8, ALONE_CHUNK_BYTES = 4 << 20 };
+
+static int ascending(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Seconds of a chunk that is waited for before the next is begun; median. */
+static sw_code time_chunks(struct sw_spill *spill, const struct sw_spill_region *region,
+                           char *memory, bool write, double *out_seconds, struct sw_err *err)
+{
+    double seconds[ALONE_CHUNKS];
+    for (int i = 0; i < ALONE_CHUNKS; i++) {
+        struct sw_spill_ticket ticket;
+        double begin = now_seconds();
+        if (write)
+            sw_spill_write(spill, region, 0, memory, region->bytes, &ticket);
+        else
+            sw_spill_read(spill, region, 0, memory, region->bytes, &ticket);
+        sw_code code = sw_spill_wait(&ticket, err);
+        if (code != SW_OK)
+            return code;
+        seconds[i] = now_seconds() - begin;
+    }
+    qsort(seconds, ALONE_CHUNKS, sizeof *seconds, ascending);
+    *out_seconds = (seconds[ALONE_CHUNKS / 2 - 1] + seconds[ALONE_CHUNKS / 2]) / 2;
+    return SW_OK;
+}
+
+/* drive->transfer_seconds, its rates, request size and depth being known. */
+static sw_code measure_alone(const struct sw_measure_config *config, char *memory,
+                             struct sw_machine_drive *drive, struct sw_err *err)
+{
+    struct sw_spill_directory directory = {.path = config->directory};
+    struct sw_spill_config store = {.directories = &directory,
+                                    .directory_count = 1,
+                                    .capacity_bytes = ALONE_CHUNK_BYTES,
+                                    .request_bytes = drive->request_bytes,
+                                    .queue_depth = drive->queue_depth,
+                                    .method = config->method};
+    struct sw_spill *spill = NULL;
+    struct sw_spill_region region;
+    double write_seconds = 0, read_seconds = 0;
+    sw_code code = sw_spill_open(&spill, &store, err);
+    if (code != SW_OK)
+        return code;
+    code = sw_spill_reserve(spill, ALONE_CHUNK_BYTES, &region, err);
+    if (code == SW_OK)
+        code = sw_spill_pin(spill, memory, ALONE_CHUNK_BYTES, err);
+    if (code == SW_OK)
+        code = sw_spill_seal(spill, err);
+    if (code == SW_OK)
+        code = time_chunks(spill, &region, memory, true, &write_seconds, err);
+    if (code == SW_OK)
+        code = time_chunks(spill, &region, memory, false, &read_seconds, err);
+    sw_spill_close(spill);
+    double longer = (write_seconds - ALONE_CHUNK_BYTES / drive->write_bytes_per_second +
+                     read_seconds - ALONE_CHUNK_BYTES / drive->read_bytes_per_second) /
+                    2;
+    drive->transfer_seconds = longer > 0 ? longer : 0;
+    return code;
+}
+
 sw_code sw_measure_drive_best(const struct sw_measure_config *config,
                               struct sw_machine_drive *drive, struct sw_err *err)
 {
@@ -267,16 +334,17 @@ sw_code sw_measure_drive_best(const struct sw_measure_config *config,
     set_progress(&session, 0.85, 1);
     if (code == SW_OK)
         code = run_pass(&session, &pass, &read_rate, err);
-    session_close(&session);
-    if (code != SW_OK)
-        return code;
-    report(&session, 1);
     drive->direct = session.direct;
     drive->request_bytes = pass.request_bytes;
     drive->queue_depth = pass.depth;
     drive->read_bytes_per_second = read_rate;
     drive->write_bytes_per_second = write_rate;
-    return SW_OK;
+    if (code == SW_OK)
+        code = measure_alone(config, session.memory, drive, err);
+    if (code == SW_OK)
+        report(&session, 1);
+    session_close(&session);
+    return code;
 }
 
 sw_code sw_measure_directories(struct sw_spill_directory *directories, int count,

@@ -7,6 +7,8 @@
 #include "model/config.h"
 #include "plan/search.h"
 
+#include <math.h>
+
 static struct sw_model *make_wide_model(int encoder, int decoder, bool tied, int inner)
 {
     struct sw_err err;
@@ -439,7 +441,8 @@ static double backward_seconds(const struct sw_model *model, int64_t rows)
                                             .source_length = 12,
                                             .target_length = 8};
     assert_ok(sw_plan_make(&plan, &request, &err), &err);
-    struct sw_plan_costing costing = {plan, {.gemm_flops = 1e300, .device_bytes = 1.0}};
+    struct sw_plan_costing costing = {
+        .plan = plan, .rates = {.gemm_flops = 1e300, .device_bytes = 1.0}, .overlap = true};
     double seconds = 0.0;
     for (int64_t i = 0; i < plan->step->op_count; i++) {
         const struct sw_op *op = &plan->step->ops[i];
@@ -455,6 +458,48 @@ static double backward_seconds(const struct sw_model *model, int64_t rows)
     }
     sw_plan_free(plan);
     return seconds;
+}
+
+/* One op after another waits for each transfer as long as one alone takes; overlap hides that. */
+static void lone_transfers_take_longer(void **state)
+{
+    (void)state;
+    struct sw_err err;
+    sw_err_init(&err);
+    struct sw_optim_settings optim;
+    sw_optim_settings_init(&optim, SW_OPTIM_ADAMW);
+    struct sw_model *model = make_model(2, 2, true);
+    struct sw_plan *plan;
+    const struct sw_plan_request request = {.model = model,
+                                            .optim = &optim,
+                                            .kernels = &sw_cpu_kernels,
+                                            .purpose = SW_FOR_TRAINING,
+                                            .compute = SW_F32,
+                                            .global_batch = 4,
+                                            .micro_batch = 2,
+                                            .source_length = 12,
+                                            .target_length = 8,
+                                            .params = SW_TIER_NVME,
+                                            .optimizer = SW_TIER_NVME,
+                                            .grads = SW_TIER_NVME,
+                                            .nvme_bytes = 1 << 30,
+                                            .overlap = true};
+    assert_ok(sw_plan_make(&plan, &request, &err), &err);
+    int64_t transfers = 0;
+    for (int64_t i = 0; i < plan->step->op_count; i++)
+        transfers += plan->step->ops[i].lane >= SW_LANE_STATE_READ;
+    assert_true(transfers > 0);
+    struct sw_simulation before[2] = {{0}}, after[2] = {{0}};
+    for (int overlap = 0; overlap < 2; overlap++)
+        assert_ok(sw_plan_simulate(plan, overlap == 1, &before[overlap], &err), &err);
+    plan->request.rates.nvme_transfer_seconds = 0.25;
+    for (int overlap = 0; overlap < 2; overlap++)
+        assert_ok(sw_plan_simulate(plan, overlap == 1, &after[overlap], &err), &err);
+    double longer = after[0].makespan_seconds - before[0].makespan_seconds;
+    assert_true(fabs(longer - 0.25 * (double)transfers) < 1e-6 * longer); /* sums of doubles */
+    assert_true(after[1].makespan_seconds == before[1].makespan_seconds);
+    sw_plan_free(plan);
+    sw_model_close(model);
 }
 
 /* A micro-batch more is one more reading and writing of all fp32 gradients of blocks and the head;
@@ -531,6 +576,7 @@ int main(void)
         cmocka_unit_test(the_bubble_is_as_it_should),
         cmocka_unit_test(the_faster_way_of_uploading_is_taken),
         cmocka_unit_test(a_step_has_the_ops_it_should),
+        cmocka_unit_test(lone_transfers_take_longer),
         cmocka_unit_test(small_microbatches_are_dear),
         cmocka_unit_test(simulation_adds_up),
         cmocka_unit_test(what_does_not_fit_is_refused_with_numbers),

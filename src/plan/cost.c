@@ -74,6 +74,8 @@ void sw_plan_rates_of_machine(const struct sw_machine *machine, bool gpu, struct
     for (int i = 0; i < machine->drive_count; i++) {
         out->nvme_read_bytes += machine->drives[i].read_bytes_per_second;
         out->nvme_write_bytes += machine->drives[i].write_bytes_per_second;
+        if (machine->drives[i].transfer_seconds > out->nvme_transfer_seconds)
+            out->nvme_transfer_seconds = machine->drives[i].transfer_seconds;
     }
 }
 
@@ -299,6 +301,17 @@ static void link_cost(const struct sw_plan *plan, const struct sw_op *op,
               rates->device_is_host ? SW_RESOURCE_DEVICE : link, rates);
 }
 
+static void drive_cost(const struct sw_plan_costing *costing, const struct sw_op *op,
+                       struct sw_op_cost *cost)
+{
+    const struct sw_plan_rates *rates = &costing->rates;
+    bool read = op->kind == SW_OP_READ || op->kind == SW_OP_FETCH;
+    move_cost(cost, (double)sw_plan_op_bytes(costing->plan, op),
+              read ? rates->nvme_read_bytes : rates->nvme_write_bytes, SW_RESOURCE_DRIVES, rates);
+    if (!costing->overlap && cost->seconds > 0)
+        cost->seconds += rates->nvme_transfer_seconds;
+}
+
 void sw_plan_op_cost(const struct sw_op *op, void *context, struct sw_op_cost *cost)
 {
     const struct sw_plan_costing *costing = context;
@@ -318,13 +331,9 @@ void sw_plan_op_cost(const struct sw_op *op, void *context, struct sw_op_cost *c
         break;
     case SW_OP_READ:
     case SW_OP_FETCH:
-        move_cost(cost, (double)sw_plan_op_bytes(plan, op), rates->nvme_read_bytes,
-                  SW_RESOURCE_DRIVES, rates);
-        break;
     case SW_OP_WRITE:
     case SW_OP_SPILL:
-        move_cost(cost, (double)sw_plan_op_bytes(plan, op), rates->nvme_write_bytes,
-                  SW_RESOURCE_DRIVES, rates);
+        drive_cost(costing, op, cost);
         break;
     case SW_OP_BATCH:
     case SW_OP_UPLOAD:
@@ -350,7 +359,7 @@ void sw_plan_op_cost(const struct sw_op *op, void *context, struct sw_op_cost *c
 sw_code sw_plan_simulate(const struct sw_plan *plan, bool overlap, struct sw_simulation *out,
                          struct sw_err *err)
 {
-    struct sw_plan_costing costing = {plan, sw_plan_rates_complete(&plan->request.rates)};
+    struct sw_plan_costing costing = {plan, sw_plan_rates_complete(&plan->request.rates), overlap};
     const struct sw_program *program = plan->step         ? plan->step
                                        : plan->evaluation ? plan->evaluation
                                                           : plan->decode;

@@ -10,6 +10,7 @@
 struct sw_plan_costing {
     const struct sw_plan *plan;
     struct sw_plan_rates rates;
+    bool overlap; /* other ops are under way */
 };
 /* Rates with nothing missing. */
 struct sw_plan_rates sw_plan_rates_complete(const struct sw_plan_rates *rates);

@@ -17,6 +17,7 @@ struct sw_plan_rates {
     double peer_bytes; /* from device to device, where they reach each other: by the links that the
                           host has to them, unless it is faster than those */
     double nvme_read_bytes, nvme_write_bytes; /* of all spill directories together */
+    double nvme_transfer_seconds; /* that an op alone takes longer; others under way hide it */
     const char *origin; /* where they are from, in words, for explain.c; NULL: nothing is said */
 };
 

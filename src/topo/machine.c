@@ -61,6 +61,7 @@ static const struct field drive_fields[] = {
     DRIVE(queue_depth, COUNT),
     DRIVE(read_bytes_per_second, RATE),
     DRIVE(write_bytes_per_second, RATE),
+    DRIVE(transfer_seconds, RATE),
 };
 
 #define MACHINE(member, kind)                                                                      \

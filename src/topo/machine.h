@@ -35,6 +35,7 @@ struct sw_machine_drive {
     int64_t request_bytes; /* found best; 0: not measured */
     int queue_depth;       /* likewise */
     double read_bytes_per_second, write_bytes_per_second;
+    double transfer_seconds; /* that a chunk alone takes longer than its bytes at these rates */
 };
 
 struct sw_machine {

@@ -27,6 +27,7 @@ static void make_machine(void)
         machine.gpus[i].peers = 1;
         machine.gpus[i].numa_node = i - 1;
         machine.gpus[i].h2d_bytes_per_second = 2.5e10 / 3;
+        machine.gpus[i].both_bytes_per_second = 4e10;
         machine.gpus[i].peer_bytes_per_second = 2.5e11 / 3;
     }
     machine.drive_count = 1;
@@ -61,6 +62,7 @@ static void test_round_trip(void **state)
     assert_string_equal(back.gpu_versions, machine.gpu_versions);
     assert_int_equal(back.memory_limit_bytes, -1);
     assert_true(back.optimizer_bytes_per_second == machine.optimizer_bytes_per_second);
+    assert_true(back.gpus[1].both_bytes_per_second == 4e10);
     assert_true(back.gpus[1].h2d_bytes_per_second == machine.gpus[1].h2d_bytes_per_second);
     assert_true(back.gpus[0].peer_bytes_per_second == 2.5e11 / 3);
     free(text);

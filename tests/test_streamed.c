@@ -178,6 +178,12 @@ static void auto_streams_what_is_faster_so(void **state)
     rates.memory_bytes = 0;
     double shared = predicted(&rates, SW_STEP_AUTO, &streamed);
     assert_true(shared > best);
+    /* Both ways of a link may be less than their sum. */
+    rates.memory_bytes = 1e9;
+    stream = predicted(&rates, SW_STEP_STREAM, &all);
+    rates.both_bytes = 7e7;
+    assert_true(predicted(&rates, SW_STEP_STREAM, &all) > 1.2 * stream);
+    rates.memory_bytes = rates.both_bytes = 0;
     rates.h2d_bytes = rates.d2h_bytes = 1e6;
     host = predicted(&rates, SW_STEP_HOST, &streamed);
     best = predicted(&rates, SW_STEP_AUTO, &streamed);

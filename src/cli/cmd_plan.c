@@ -24,7 +24,8 @@ static sw_code price(struct sw_session *session, const struct sw_plan_request *r
         sw_plan_rates_of_machine(machine, false, &rates);
     rates.device_is_host = !gpu;
     if (gpu) /* nothing is known of it */
-        rates.gemm_flops = rates.device_bytes = rates.h2d_bytes = rates.d2h_bytes = 0;
+        rates.gemm_flops = rates.device_bytes = rates.h2d_bytes = rates.d2h_bytes =
+            rates.both_bytes = 0;
     rates.origin = measured ? "measured just now" : "nominal";
     free(machine);
     sw_code code = sw_plan_price(session->plan, &rates, err);

@@ -89,6 +89,15 @@ static void run_down(const struct rig *rig)
     rig->ops->copy(rig->down, rig->pinned, rig->buffers[0], copy_bytes);
 }
 
+/* A failure of the stream that this waits for stays there until run_down() is timed. */
+static void run_both(const struct rig *rig)
+{
+    struct sw_err err = {0};
+    rig->ops->copy(rig->up, rig->buffers[0], rig->pinned, copy_bytes);
+    rig->ops->copy(rig->down, rig->pinned, rig->buffers[1], copy_bytes);
+    (void)rig->ops->stream_sync(rig->down, &err);
+}
+
 static void run_copy(const struct rig *rig)
 {
     rig->ops->copy(rig->compute, rig->buffers[1], rig->buffers[0], copy_bytes);
@@ -142,6 +151,8 @@ static sw_code measure_gpu(const struct sw_device_ops *ops, int index, struct sw
     sw_code code = rig_open(&rig, index, err);
     if (code == SW_OK)
         code = rate(&rig, run_up, rig.up, bytes, &gpu->h2d_bytes_per_second, err);
+    if (code == SW_OK)
+        code = rate(&rig, run_both, rig.up, 2 * bytes, &gpu->both_bytes_per_second, err);
     if (code == SW_OK)
         code = rate(&rig, run_down, rig.down, bytes, &gpu->d2h_bytes_per_second, err);
     if (code == SW_OK)

@@ -131,6 +131,8 @@ static void print_gpus(const struct sw_machine *machine, struct sw_text *out)
         if (gpu->h2d_bytes_per_second > 0)
             sw_text_add(out, ", to it %.1f GB/s, from it %.1f GB/s",
                         gpu->h2d_bytes_per_second / 1e9, gpu->d2h_bytes_per_second / 1e9);
+        if (gpu->both_bytes_per_second > 0)
+            sw_text_add(out, ", both ways at once %.1f", gpu->both_bytes_per_second / 1e9);
         if (gpu->gemm_flops_per_second > 0)
             sw_text_add(out, ", memory %.0f GB/s, bf16 %.0f TFLOP/s",
                         gpu->memory_bytes_per_second / 1e9, gpu->gemm_flops_per_second / 1e12);

@@ -45,6 +45,7 @@ struct sw_plan_rates sw_plan_rates_complete(const struct sw_plan_rates *rates)
     out.optimizer_bytes = or_else(rates->optimizer_bytes, out.host_bytes);
     out.h2d_bytes = or_else(rates->h2d_bytes, nominal->h2d_bytes);
     out.d2h_bytes = or_else(rates->d2h_bytes, nominal->d2h_bytes);
+    out.both_bytes = or_else(rates->both_bytes, out.h2d_bytes + out.d2h_bytes);
     out.peer_bytes = or_else(rates->peer_bytes, out.h2d_bytes);
     out.nvme_read_bytes = or_else(rates->nvme_read_bytes, nominal->nvme_read_bytes);
     out.nvme_write_bytes = or_else(rates->nvme_write_bytes, nominal->nvme_write_bytes);
@@ -69,6 +70,7 @@ void sw_plan_rates_of_machine(const struct sw_machine *machine, bool gpu, struct
         out->device_bytes = machine->gpus[0].memory_bytes_per_second;
         out->h2d_bytes = machine->gpus[0].h2d_bytes_per_second;
         out->d2h_bytes = machine->gpus[0].d2h_bytes_per_second;
+        out->both_bytes = machine->gpus[0].both_bytes_per_second;
         out->peer_bytes = machine->gpus[0].peer_bytes_per_second;
     }
     for (int i = 0; i < machine->drive_count; i++) {
@@ -299,6 +301,8 @@ static void link_cost(const struct sw_plan *plan, const struct sw_op *op,
     enum sw_resource link = down ? SW_RESOURCE_LINK_DOWN : SW_RESOURCE_LINK_UP;
     move_cost(cost, (double)sw_plan_op_bytes(plan, op), rate,
               rates->device_is_host ? SW_RESOURCE_DEVICE : link, rates);
+    if (!rates->device_is_host)
+        cost->load[SW_RESOURCE_LINK] = (float)(rate / rates->both_bytes);
 }
 
 static void drive_cost(const struct sw_plan_costing *costing, const struct sw_op *op,

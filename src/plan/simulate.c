@@ -41,7 +41,7 @@ enum { MOST_DEVICES = 64 };
 static bool is_of_device(int resource)
 {
     return resource == SW_RESOURCE_DEVICE || resource == SW_RESOURCE_LINK_UP ||
-           resource == SW_RESOURCE_LINK_DOWN;
+           resource == SW_RESOURCE_LINK_DOWN || resource == SW_RESOURCE_LINK;
 }
 
 static int32_t place_of(const struct sw_op_cost *cost, int resource)
@@ -51,8 +51,8 @@ static int32_t place_of(const struct sw_op_cost *cost, int resource)
 
 const char *sw_resource_name(enum sw_resource resource)
 {
-    static const char *const names[SW_RESOURCES] = {"device",  "cpu",       "host memory",
-                                                    "link up", "link down", "drives"};
+    static const char *const names[SW_RESOURCES] = {
+        "device", "cpu", "host memory", "link up", "link down", "link both ways", "drives"};
     return names[resource];
 }
 

@@ -14,6 +14,7 @@ struct sw_plan_rates {
     double host_bytes;           /* of host memory by the CPUs (triad), reads plus writes */
     double memory_bytes;         /* of host memory by CPUs and links at once */
     double h2d_bytes, d2h_bytes; /* of one device's link */
+    double both_bytes;           /* of both ways at once, in all; 0: their sum */
     double peer_bytes; /* from device to device, where they reach each other: by the links that the
                           host has to them, unless it is faster than those */
     double nvme_read_bytes, nvme_write_bytes; /* of all spill directories together */
@@ -32,6 +33,7 @@ enum sw_resource {
     SW_RESOURCE_DRAM,
     SW_RESOURCE_LINK_UP,
     SW_RESOURCE_LINK_DOWN,
+    SW_RESOURCE_LINK, /* what the two ways share */
     SW_RESOURCE_DRIVES,
     SW_RESOURCES
 };

@@ -39,6 +39,7 @@ static const struct field gpu_fields[] = {
     GPU(peers, COUNT),
     GPU(h2d_bytes_per_second, RATE),
     GPU(d2h_bytes_per_second, RATE),
+    GPU(both_bytes_per_second, RATE),
     GPU(peer_bytes_per_second, RATE),
     GPU(memory_bytes_per_second, RATE),
     GPU(gemm_flops_per_second, RATE),

@@ -17,6 +17,7 @@ struct sw_machine_gpu {
     int numa_node;                                     /* nearest; -1: not known */
     int peers;                                         /* GPUs whose memory it reaches directly */
     double h2d_bytes_per_second, d2h_bytes_per_second; /* pinned copies, one direction at a time */
+    double both_bytes_per_second;                      /* both at once, in all */
     double peer_bytes_per_second;                      /* into it from another GPU */
     double memory_bytes_per_second;                    /* its own memory, copy: reads plus writes */
     double gemm_flops_per_second;                      /* bf16, fp32 accumulation */

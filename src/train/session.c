@@ -300,7 +300,8 @@ static sw_code read_rates(const struct sw_config *config, bool cpu, struct sw_pl
         out->origin = config->run.machine;
         out->device_is_host = cpu;
         if (!cpu && !gpu)
-            out->gemm_flops = out->device_bytes = out->h2d_bytes = out->d2h_bytes = 0;
+            out->gemm_flops = out->device_bytes = out->h2d_bytes = out->d2h_bytes =
+                out->both_bytes = 0;
     } else {
         code = sw_err_blame(err, "run.machine");
     }

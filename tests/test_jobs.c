@@ -3,6 +3,7 @@
 #include "tests/world.h"
 
 #include "base/text.h"
+#include "cli/back_end.h"
 #include "train/loop.h"
 #include "train/space.h"
 
@@ -56,6 +57,12 @@ static void settings_are_refused_before_anything_is_done(void **state)
         assert_false(has(world, "run"));
         assert_false(has(world, "model/a"));
     }
+    const struct sw_device_ops *gpus;
+    const char *why;
+    struct sw_err err;
+    sw_err_init(&err);
+    if (sw_back_end_cuda(&gpus, &why, &err) == SW_OK && gpus == NULL)
+        expect(world, "train @/job.yaml --set devices.kind=cuda", 2, "--set: devices.kind: cuda: ");
 }
 
 /* What a setting or an option names and cannot be used: status 2, and named. What fails on the way

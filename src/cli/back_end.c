@@ -78,8 +78,10 @@ sw_code sw_back_end_choose(const struct sw_config *config, const struct sw_devic
         return code;
     if (cuda != NULL)
         *out = cuda;
-    else if (config->devices.kind == SW_CFG_CUDA)
-        return SW_FAIL(err, SW_E_USAGE, "devices.kind: cuda: %s; use cpu or auto", why);
+    else if (config->devices.kind == SW_CFG_CUDA) {
+        (void)SW_FAIL(err, SW_E_USAGE, "devices.kind: cuda: %s; use cpu or auto", why);
+        return sw_config_locate(config, err);
+    }
     return SW_OK;
 }
 

@@ -87,6 +87,9 @@ static void every_pipeline_counts(void **state)
     all_reach(true);
     cut(0, 2); /* replicas: NCCL's business */
     assert_false(find(four, 2, 2).mailbox);
+    assert_true(find(four, 1, 4).mailbox);
+    all_reach(true);
+    assert_false(find(four, 1, 4).mailbox);
 }
 
 static void groups_with_a_gpu_each_take_nccl(void **state)

@@ -279,6 +279,10 @@ static void test_commands(void **state)
     assert_int_equal(run(unaligned), 2);
     const char *const method[] = {"spillway", "bench", "io", "--method", "fast", NULL};
     assert_int_equal(run(method), 2);
+    const char *const comm[] = {"spillway", "bench", "comm", "--size", "64KiB", NULL};
+    assert_int_equal(run(comm), 0);
+    const char *const short_of[] = {"spillway", "bench", "comm", "--size", "1", NULL};
+    assert_int_equal(run(short_of), 2);
     const char *const nowhere[] = {"spillway", "probe", "--dir", "/nowhere", NULL};
     assert_int_equal(run(nowhere), 2);
     const char *const what[] = {"spillway", "bench", "luck", NULL};

@@ -1,5 +1,6 @@
 #include "base/pool.h"
 #include "base/text.h"
+#include "cli/bench_comm.h"
 #include "cli/bench_step.h"
 #include "cli/command.h"
 #include "cli/measure_args.h"
@@ -106,6 +107,11 @@ static sw_code bench_gemm(const struct sw_cli_args *args, struct sw_err *err)
     return code;
 }
 
+static sw_code bench_comm(const struct sw_cli_args *args, struct sw_err *err)
+{
+    return sw_cli_bench_comm(sw_cli_value(&sw_command_bench, args, "size"), err);
+}
+
 static sw_code run_bench(const struct sw_cli_args *args, struct sw_err *err)
 {
     static const struct {
@@ -114,6 +120,7 @@ static sw_code run_bench(const struct sw_cli_args *args, struct sw_err *err)
     } benches[] = {{"io", bench_io},
                    {"optimizer", bench_optimizer},
                    {"gemm", bench_gemm},
+                   {"comm", bench_comm},
                    {"step", sw_cli_bench_step}};
     bool step = strcmp(args->positional, "step") == 0;
     if (!step && (args->second != NULL || args->set_count > 0))
@@ -122,21 +129,23 @@ static sw_code run_bench(const struct sw_cli_args *args, struct sw_err *err)
     for (size_t i = 0; i < sizeof benches / sizeof benches[0]; i++)
         if (strcmp(args->positional, benches[i].name) == 0)
             return benches[i].run(args, err);
-    return SW_FAIL(err, SW_E_USAGE, "there is no benchmark %s; there are io, optimizer, gemm, step",
+    return SW_FAIL(err, SW_E_USAGE,
+                   "there is no benchmark %s; there are io, optimizer, gemm, comm, step",
                    args->positional);
 }
 
 const struct sw_command sw_command_bench = {
     .name = "bench",
-    .summary = "how fast a part of this machine is: io, optimizer or gemm; or a training step",
-    .positional = "io|optimizer|gemm|step",
+    .summary = "how fast a part of this machine is: io, optimizer, gemm, comm; or a training step",
+    .positional = "io|optimizer|gemm|comm|step",
     .positional_needed = true,
     .second = "CONFIG.yaml",
     .takes_set = true,
     .options = {{"dir", "DIR", "io: directory on the drive (default: this one)"},
                 {"size", "SIZE",
                  "io: of the file (default: 1GiB), which has no name and is gone "
-                 "afterwards; optimizer: of the states (default: 256MiB)"},
+                 "afterwards; optimizer: of the states (default: 256MiB); comm: of a member's "
+                 "array (default: 64MiB)"},
                 {"block", "SIZE", "io: of a request (default: 1MiB)"},
                 {"depth", "N", "io: requests in flight (default: 32)"},
                 {"method", "NAME", "io: auto, io_uring, threads or sync"},
@@ -147,7 +156,8 @@ const struct sw_command sw_command_bench = {
     .help =
         "io writes the file once, then times writing it again and reading it. "
         "tools/bench/io-vs-fio "
-        "compares\nit with fio. step runs the plan's program of a training step on a virtual "
+        "compares\nit with fio. comm times what replicas exchange, a member a GPU, two on one GPU "
+        "or on the CPU. step runs the plan's program of a training step on a virtual "
         "clock, "
         "by the machine's rates:\nhow long it takes, which resource is busiest, what every lane is "
         "busy with, and how long\nranks compute nothing; --machine plans for that machine, GPUs "

@@ -58,6 +58,8 @@ sw_code sw_links_find(struct sw_links *out, const struct sw_device_ops *device,
     sw_assert(replicas <= MOST_REPLICAS);
     for (int32_t d = 0; d < replicas; d++)
         out->mailbox = out->mailbox || !pipeline_reaches(device, devices + d * stages, stages);
+    if (stages == 1) /* no activations; but what replicas exchange goes that way at that cost */
+        out->mailbox = !pipeline_reaches(device, devices, replicas);
     for (int32_t stage = 0; stage < stages && replicas > 1 && code == SW_OK; stage++) {
         for (int32_t d = 0; d < replicas; d++)
             group[d] = devices[d * stages + stage];

@@ -5,7 +5,8 @@
 #include "kernels/device.h"
 
 struct sw_links {
-    bool mailbox;        /* some that pass activations do not reach each other's memory */
+    bool mailbox;        /* some that pass activations do not reach each other's memory; or, with
+                            one stage, some replicas */
     int64_t group_bytes; /* of its device that a rank's group of replicas takes beside its cap */
     const char *without; /* why replicas on devices of their own copy and add like those that share
                             one; NULL: they do not */

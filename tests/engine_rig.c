@@ -145,6 +145,7 @@ sw_code try_open_rig(struct rig *rig, const struct setup *setup)
                                             .seed = 11,
                                             .dropout = setup->dropout,
                                             .overlap = !setup->serial,
+                                            .near = setup->near,
                                             .spill = &spill};
     code = sw_engine_open(&rig->engine, &config, &rig->err);
     if (code == SW_OK)

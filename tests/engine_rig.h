@@ -34,7 +34,8 @@ struct setup {
     bool wide; /* units of several blocks of the optimizers' sums, so that ranges are real */
     int encoder, decoder;               /* blocks; 0: as the other settings say */
     const struct sw_device_ops *device; /* NULL: the CPU's */
-    bool remote;                        /* as on a device that the host does not reach */
+    void (*near)(void *context, int32_t rank);
+    bool remote; /* as on a device that the host does not reach */
 };
 
 struct rig {

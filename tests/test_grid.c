@@ -360,6 +360,45 @@ static void steps_on_devices_have_the_same_bits(void **state)
     }
 }
 
+static int32_t near_rank = -1;
+static int64_t host_bytes[2];
+
+static void note_near(void *context, int32_t rank)
+{
+    (void)context;
+    near_rank = rank;
+}
+
+static sw_code count_host(struct sw_device *device, int64_t bytes, void **out, struct sw_err *err)
+{
+    assert_in_range(near_rank, 0, 1);
+    host_bytes[near_rank] += bytes;
+    return sw_cpu_device_ops.host_alloc(device, bytes, out, err);
+}
+
+/* States of both stages' units are on the host: near the rank that they go up to. */
+static void host_memory_is_its_ranks(void **state)
+{
+    (void)state;
+    struct rig rig;
+    struct sw_device_ops ops = sw_cpu_device_ops;
+    ops.host_alloc = count_host;
+    const struct setup setup = {.micro_batch = 3,
+                                .threads = 1,
+                                .remote = true,
+                                .pipeline = 2,
+                                .optimizer = SW_TIER_HOST,
+                                .device = &ops,
+                                .near = note_near};
+    open_rig(&rig, &setup);
+    int64_t states[2] = {0};
+    for (int64_t i = 0; i < rig.model->unit_count; i++)
+        states[rig.plan->unit_stage[i]] += 8 * rig.model->units[i].elements; /* two moments */
+    close_rig(&rig);
+    for (int rank = 0; rank < 2; rank++)
+        assert_true(states[rank] > 0 && host_bytes[rank] >= states[rank]);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -373,6 +412,7 @@ int main(void)
         cmocka_unit_test(a_short_batch_leaves_replicas_without_rows),
         cmocka_unit_test(steps_on_devices_have_the_same_bits),
         cmocka_unit_test(memory_follows_the_formulas),
+        cmocka_unit_test(host_memory_is_its_ranks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

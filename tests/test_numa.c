@@ -27,8 +27,9 @@ static void workers_and_slabs_have_their_nodes(void **state)
         assert_string_equal(numa.worker_cpus[i], wanted[i]);
     assert_int_equal(numa.slab_node, 1);
     assert_null(numa.ring_cpus[1]);
-    sw_numa_bind_slabs(&numa, true); /* not this system: nothing happens */
-    sw_numa_bind_slabs(&numa, false);
+    sw_numa_bind_slabs(&numa, NULL); /* not this system: nothing happens */
+    sw_numa_bind_slabs(&numa, "0000:80:00.0");
+    sw_numa_unbind_slabs(&numa);
     sw_numa_close(&numa);
     sw_test_scratch_remove(scratch);
 }

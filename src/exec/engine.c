@@ -107,8 +107,11 @@ sw_code sw_engine_open(struct sw_engine **out, const struct sw_engine_config *co
     engine->model = config->model;
     engine->device_ops = config->device;
     engine->last_end_seconds = -1;
-    engine->store =
-        (struct sw_store){.plan = engine->plan, .ops = engine->device_ops, .pool = config->pool};
+    engine->store = (struct sw_store){.plan = engine->plan,
+                                      .ops = engine->device_ops,
+                                      .pool = config->pool,
+                                      .near = config->near,
+                                      .near_context = config->near_context};
     sw_code code = open_ranks(engine, err);
     if (code == SW_OK)
         code = open_comms(engine, err);

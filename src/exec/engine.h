@@ -31,6 +31,10 @@ struct sw_engine_config {
     float dropout;   /* in training */
     float smoothing; /* label smoothing, in training */
     bool overlap;    /* lanes run at the same time; false: one op after the other */
+    /* Before host memory that a rank copies from and to is allocated and first touched, on the same
+     * thread: where it should lie; NULL: anywhere. Used while the engine is opened. */
+    void (*near)(void *context, int32_t rank);
+    void *near_context;
     /* Words to the user, when nothing has moved for minutes; may be NULL. */
     void (*note)(void *context, const char *text);
     void *note_context;

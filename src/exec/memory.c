@@ -186,6 +186,7 @@ static sw_code alloc_partials(struct sw_engine *engine, struct sw_err *err)
 static sw_code alloc_rank(struct sw_engine *engine, int32_t index, struct sw_err *err)
 {
     struct sw_engine_rank *rank = &engine->ranks[index];
+    sw_store_near(&engine->store, index);
     sw_code code = alloc_batches(engine, index, err);
     if (code == SW_OK)
         code = alloc_activations(engine, index, err);

@@ -56,6 +56,12 @@ sw_code sw_store_alloc_device(struct sw_store *store, int32_t rank, int64_t byte
     return SW_OK;
 }
 
+void sw_store_near(const struct sw_store *store, int32_t rank)
+{
+    if (store->near != NULL)
+        store->near(store->near_context, rank);
+}
+
 static sw_code table(void *out, int64_t count, int64_t size_bytes, struct sw_err *err)
 {
     void *memory = sw_calloc(count > 0 ? count : 1, size_bytes);
@@ -107,6 +113,7 @@ static sw_code alloc_unit(struct sw_store *store, int64_t index, struct sw_err *
     struct sw_unit_state *unit = &store->units[index];
     int64_t elements = plan->request.model->units[index].elements;
     sw_code code = SW_OK;
+    sw_store_near(store, plan->unit_stage[index]); /* of its stage, the first replica */
     unit->weights_part = sw_plan_weights_part(plan, index);
     sw_plan_unit_flow(plan, index, &unit->flow);
     for (int part = 0; part < SW_PARTS && code == SW_OK; part++) {
@@ -222,6 +229,7 @@ static sw_code open_rank(struct sw_store *store, int32_t index, struct sw_err *e
     struct sw_rank_store *rank = &store->ranks[index];
     rank->stage = index % plan->stages;
     rank->replica = index / plan->stages;
+    sw_store_near(store, index);
     sw_code code = table(&rank->units, model->unit_count, sizeof *rank->units, err);
     for (int64_t i = 0; i < model->unit_count && code == SW_OK; i++)
         if (plan->unit_stage[i] == rank->stage)
@@ -261,6 +269,7 @@ static sw_code alloc_buffers(struct sw_store *store, char **slab, int64_t count,
 static sw_code alloc_all_buffers(struct sw_store *store, struct sw_err *err)
 {
     const struct sw_plan *plan = store->plan;
+    sw_store_near(store, 0);
     sw_code code = alloc_buffers(store, &store->state_buffers, plan->state_buffers,
                                  plan->state_buffer_bytes, err);
     if (code == SW_OK)

@@ -60,6 +60,8 @@ struct sw_store {
     const struct sw_plan *plan;
     const struct sw_device_ops *ops;
     struct sw_pool *pool;
+    void (*near)(void *context, int32_t rank); /* struct sw_engine_config */
+    void *near_context;
     struct sw_rank_store *ranks; /* owned [plan->ranks]; devices and streams are set before open */
     struct sw_unit_state *units; /* owned [unit_count] */
     char *state_buffers, *fetch_buffers, *spill_buffers; /* slabs; the plan has counts and sizes */
@@ -82,6 +84,8 @@ void sw_store_close(struct sw_store *store);
 /* Device and host memory that is freed with the store, touched. */
 sw_code sw_store_alloc_device(struct sw_store *store, int32_t rank, int64_t bytes, void *out,
                               struct sw_err *err) SW_WARN_UNUSED;
+/* What is allocated from now on is `rank`'s to copy from and to. */
+void sw_store_near(const struct sw_store *store, int32_t rank);
 sw_code sw_store_alloc_host(struct sw_store *store, int64_t bytes, void *out,
                             struct sw_err *err) SW_WARN_UNUSED;
 

@@ -98,8 +98,17 @@ void sw_numa_bind_worker(void *context, int64_t index)
         (void)sw_topo_bind_thread(numa->worker_cpus[index - 1]);
 }
 
-void sw_numa_bind_slabs(const struct sw_numa *numa, bool near)
+void sw_numa_bind_slabs(const struct sw_numa *numa, const char *bus_id)
 {
-    if (numa->topo != NULL && numa->slab_node >= 0)
-        (void)sw_topo_bind_allocations(numa->topo, near ? numa->slab_node : -1);
+    int node = numa->topo != NULL && bus_id != NULL ? sw_topo_node_of_pci(numa->topo, bus_id) : -1;
+    if (node < 0)
+        node = numa->slab_node;
+    if (numa->topo != NULL && node >= 0)
+        (void)sw_topo_bind_allocations(numa->topo, node);
+}
+
+void sw_numa_unbind_slabs(const struct sw_numa *numa)
+{
+    if (numa->topo != NULL)
+        (void)sw_topo_bind_allocations(numa->topo, -1);
 }

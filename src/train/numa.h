@@ -25,7 +25,9 @@ void sw_numa_close(struct sw_numa *numa);
 
 /* For sw_pool_open_with(): bind thread `index` (from 1) of the pool. */
 void sw_numa_bind_worker(void *numa, int64_t index);
-/* Memory that this thread touches first, from now on: near the GPU; or (false) from anywhere. */
-void sw_numa_bind_slabs(const struct sw_numa *numa, bool near);
+/* Memory that this thread touches first, from now on: near the GPU `bus_id`, or where that is not
+ * known near the one that sw_numa_open() was given; or again from anywhere. */
+void sw_numa_bind_slabs(const struct sw_numa *numa, const char *bus_id);
+void sw_numa_unbind_slabs(const struct sw_numa *numa);
 
 #endif

@@ -395,6 +395,17 @@ static sw_code time_drives(struct sw_session *session, struct sw_err *err)
     return SW_OK;
 }
 
+/* Host memory of a rank lies near its GPU; the workers of the pool, which touch what the CPU back
+ * end has, are where they are. */
+static void bind_near(void *context, int32_t rank)
+{
+    const struct sw_session *session = context;
+    char bus_id[64];
+    bool known = session->device->bus_id != NULL &&
+                 session->device->bus_id(session->devices[rank], bus_id, (int)sizeof bus_id);
+    sw_numa_bind_slabs(&session->numa, known ? bus_id : NULL);
+}
+
 sw_code sw_session_load(struct sw_session *session, struct sw_err *err)
 {
     const struct sw_config *config = session->config;
@@ -414,13 +425,14 @@ sw_code sw_session_load(struct sw_session *session, struct sw_err *err)
             config->train.dropout >= 0 ? (float)config->train.dropout : session->model->t5.dropout,
         .smoothing = (float)config->train.label_smoothing,
         .overlap = config->run.overlap,
+        .near = bind_near,
+        .near_context = session,
         .note = sw_tiers_say,
         .note_context = &session->progress,
         .spill = spills ? &session->tiers.spill : NULL,
     };
-    sw_numa_bind_slabs(&session->numa, true);
     sw_code code = sw_engine_open(&session->engine, &engine, err);
-    sw_numa_bind_slabs(&session->numa, false);
+    sw_numa_unbind_slabs(&session->numa);
     if (code != SW_OK)
         return code;
     struct sw_transfer transfer = sw_session_transfer(

@@ -17,7 +17,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-enum { SAMPLES = 9, REPEATS = 4, PRODUCTS = 64, UNITS = SW_BLOCK_UNITS };
+enum { SAMPLES = 9, REPEATS = 4, CALLS = 16, PRODUCTS = 64, UNITS = SW_BLOCK_UNITS };
 
 static const int64_t PATTERN_BYTES = 64 << 20, COPY_BYTES = 256 << 20;
 static const int64_t DEVICE_BYTES = (int64_t)48 << 30;
@@ -129,7 +129,7 @@ static struct {
     int product_count;
 } timed;
 
-/* Before call `i` of 1 + REPEATS: the first is for warming up. */
+/* Before call `i` of 1 + CALLS: the first is for warming up. */
 static void before(int i)
 {
     if (i != 1)
@@ -141,7 +141,7 @@ static void before(int i)
 static void after(enum kind kind)
 {
     finish(timed.bench, timed.bench->stream);
-    timed.seconds[kind] += (now() - timed.start) / REPEATS;
+    timed.seconds[kind] += (now() - timed.start) / CALLS;
     timed.calls[kind]++;
 }
 
@@ -149,7 +149,7 @@ static void timed_gemm(struct sw_stream *stream, const struct sw_gemm *gemm)
 {
     sw_assert(timed.product_count < PRODUCTS);
     timed.products[timed.product_count++] = *gemm;
-    for (int i = 0; i <= REPEATS; i++) {
+    for (int i = 0; i <= CALLS; i++) {
         before(i);
         timed.kernels->gemm(stream, gemm);
     }
@@ -159,7 +159,7 @@ static void timed_gemm(struct sw_stream *stream, const struct sw_gemm *gemm)
 static void timed_norm(struct sw_stream *stream, const struct sw_norm *norm, void *y, float *rstd,
                        const void *x, const void *w)
 {
-    for (int i = 0; i <= REPEATS; i++) {
+    for (int i = 0; i <= CALLS; i++) {
         before(i);
         timed.kernels->rmsnorm_forward(stream, norm, y, rstd, x, w);
     }
@@ -170,7 +170,7 @@ static void timed_norm_backward(struct sw_stream *stream, const struct sw_norm *
                                 float *dw, const void *dy, const void *x, const float *rstd,
                                 const void *w, void *workspace)
 {
-    for (int i = 0; i <= REPEATS; i++) {
+    for (int i = 0; i <= CALLS; i++) {
         before(i);
         timed.kernels->rmsnorm_backward(stream, norm, dx, dw, dy, x, rstd, w, workspace);
     }
@@ -179,7 +179,7 @@ static void timed_norm_backward(struct sw_stream *stream, const struct sw_norm *
 
 static void timed_ffn(struct sw_stream *stream, const struct sw_ffn *ffn, void *g, const void *h)
 {
-    for (int i = 0; i <= REPEATS; i++) {
+    for (int i = 0; i <= CALLS; i++) {
         before(i);
         timed.kernels->ffn_forward(stream, ffn, g, h);
     }
@@ -189,7 +189,7 @@ static void timed_ffn(struct sw_stream *stream, const struct sw_ffn *ffn, void *
 static void timed_ffn_backward(struct sw_stream *stream, const struct sw_ffn *ffn, void *dh,
                                const void *dg, const void *h)
 {
-    for (int i = 0; i <= REPEATS; i++) {
+    for (int i = 0; i <= CALLS; i++) {
         before(i);
         timed.kernels->ffn_backward(stream, ffn, dh, dg, h);
     }
@@ -200,7 +200,7 @@ static void timed_residual(struct sw_stream *stream, void *y, const void *x, con
                            int64_t width, const struct sw_rows *layout,
                            const struct sw_dropout *dropout, enum sw_dtype dtype)
 {
-    for (int i = 0; i <= REPEATS; i++) {
+    for (int i = 0; i <= CALLS; i++) {
         before(i);
         timed.kernels->residual_forward(stream, y, x, r, width, layout, dropout, dtype);
     }
@@ -211,7 +211,7 @@ static void timed_residual_backward(struct sw_stream *stream, void *dr, const vo
                                     int64_t width, const struct sw_rows *layout,
                                     const struct sw_dropout *dropout, enum sw_dtype dtype)
 {
-    for (int i = 0; i <= REPEATS; i++) {
+    for (int i = 0; i <= CALLS; i++) {
         before(i);
         timed.kernels->residual_backward(stream, dr, dy, width, layout, dropout, dtype);
     }
@@ -221,7 +221,7 @@ static void timed_residual_backward(struct sw_stream *stream, void *dr, const vo
 static void timed_attention(struct sw_stream *stream, const struct sw_attention *attention, void *o,
                             float *lse, void *workspace)
 {
-    for (int i = 0; i <= REPEATS; i++) {
+    for (int i = 0; i <= CALLS; i++) {
         before(i);
         timed.kernels->attention_forward(stream, attention, o, lse, workspace);
     }
@@ -232,7 +232,7 @@ static void timed_attention_backward(struct sw_stream *stream, const struct sw_a
                                      void *dq, void *dk, void *dv, float *dbias, const void *d_o,
                                      const void *o, const float *lse, void *workspace)
 {
-    for (int i = 0; i <= REPEATS; i++) {
+    for (int i = 0; i <= CALLS; i++) {
         before(i);
         timed.kernels->attention_backward(stream, attention, dq, dk, dv, dbias, d_o, o, lse,
                                           workspace);
@@ -244,7 +244,7 @@ static void timed_bias(struct sw_stream *stream, float *bias, const void *table,
                        enum sw_dtype dtype, const int32_t *bucket_of, int64_t buckets,
                        int64_t heads, int64_t reach)
 {
-    for (int i = 0; i <= REPEATS; i++) {
+    for (int i = 0; i <= CALLS; i++) {
         before(i);
         timed.kernels->bias_expand(stream, bias, table, dtype, bucket_of, buckets, heads, reach);
     }
@@ -255,7 +255,7 @@ static void timed_bias_reduce(struct sw_stream *stream, float *dtable, const flo
                               const int32_t *bucket_of, int64_t buckets, int64_t heads,
                               int64_t reach)
 {
-    for (int i = 0; i <= REPEATS; i++) {
+    for (int i = 0; i <= CALLS; i++) {
         before(i);
         timed.kernels->bias_reduce(stream, dtable, dbias, bucket_of, buckets, heads, reach);
     }
@@ -486,10 +486,10 @@ static double time_product(struct bench *b, const struct sw_gemm *gemm)
     for (int sample = 0; sample < SAMPLES; sample++) {
         finish(b, b->stream);
         double start = now();
-        for (int i = 0; i < REPEATS; i++)
+        for (int i = 0; i < CALLS; i++)
             b->ops->kernels->gemm(b->stream, gemm);
         finish(b, b->stream);
-        seconds[sample] = (now() - start) / REPEATS;
+        seconds[sample] = (now() - start) / CALLS;
     }
     return median(seconds, SAMPLES);
 }

@@ -2,7 +2,7 @@
  * without atomics. */
 #include "kernels/cuda/cuda.cuh"
 
-enum { THREADS = 256, COLUMNS = 4, TILE = THREADS };
+enum { THREADS = 256, COLUMNS = 4, TILE = THREADS, ENTRIES = 1024 };
 
 /* x [tokens, width] = table[ids[t]]: a gather of rows. */
 void sw_cuda_embedding_forward(struct sw_stream *stream, void *x, const void *table,
@@ -149,22 +149,33 @@ void sw_cuda_bias_expand(struct sw_stream *stream, float *bias, const void *tabl
     sw_cuda_end(stream, "the relative bias");
 }
 
-/* A thread a bucket and head: the bucket's entries in ascending order, added to the table. */
+/* A block a head, a thread a bucket: the bucket's entries in ascending order, added to the table.
+ */
 static __global__ void __launch_bounds__(THREADS)
     reduce(float *dtable, const float *dbias, const int32_t *bucket_of, int64_t buckets,
            int64_t heads, int64_t entries)
 {
-    int64_t i = static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x;
-    if (i >= buckets * heads)
-        return;
-    int64_t head = i / buckets;
-    int32_t bucket = static_cast<int32_t>(i % buckets);
+    __shared__ float values[ENTRIES];
+    __shared__ int32_t owners[ENTRIES];
+    int64_t head = blockIdx.x, bucket = static_cast<int64_t>(blockIdx.y) * THREADS + threadIdx.x;
     const float *from = dbias + head * entries;
-    float sum = dtable[bucket * heads + head];
-    for (int64_t e = 0; e < entries; e++)
-        if (bucket_of[e] == bucket)
-            sum += from[e];
-    dtable[bucket * heads + head] = sum;
+    float sum = bucket < buckets ? dtable[bucket * heads + head] : 0.0f;
+    for (int64_t first = 0; first < entries; first += ENTRIES) {
+        int count = static_cast<int>(entries - first < ENTRIES ? entries - first : ENTRIES);
+        for (int i = static_cast<int>(threadIdx.x); i < count; i += THREADS) {
+            values[i] = from[first + i];
+            owners[i] = bucket_of[first + i];
+        }
+        __syncthreads();
+        if (bucket < buckets)
+#pragma unroll 8
+            for (int i = 0; i < count; i++)
+                if (owners[i] == bucket)
+                    sum += values[i];
+        __syncthreads();
+    }
+    if (bucket < buckets)
+        dtable[bucket * heads + head] = sum;
 }
 
 void sw_cuda_bias_reduce(struct sw_stream *stream, float *dtable, const float *dbias,
@@ -172,7 +183,9 @@ void sw_cuda_bias_reduce(struct sw_stream *stream, float *dtable, const float *d
 {
     if (heads <= 0 || reach <= 0 || buckets <= 0 || !sw_cuda_begin(stream))
         return;
-    reduce<<<static_cast<unsigned int>(sw_cuda_ceil_div(heads * buckets, THREADS)), THREADS, 0,
-             sw_cuda_stream(stream)>>>(dtable, dbias, bucket_of, buckets, heads, 2 * reach - 1);
+    dim3 grid(static_cast<unsigned int>(heads),
+              static_cast<unsigned int>(sw_cuda_ceil_div(buckets, THREADS)));
+    reduce<<<grid, THREADS, 0, sw_cuda_stream(stream)>>>(dtable, dbias, bucket_of, buckets, heads,
+                                                         2 * reach - 1);
     sw_cuda_end(stream, "the relative bias's gradient");
 }

@@ -146,12 +146,23 @@ static void by_activation(struct sw_stream *stream, const struct sw_ffn *ffn,
     }
 }
 
+/* Whether all operands' rows are aligned to `bytes`. */
+static bool aligned(const struct arrays *a, int64_t row_bytes, int64_t bytes)
+{
+    const uintptr_t bits = reinterpret_cast<uintptr_t>(a->out) |
+                           reinterpret_cast<uintptr_t>(a->dg) | reinterpret_cast<uintptr_t>(a->h) |
+                           static_cast<uintptr_t>(row_bytes);
+    return bits % static_cast<uintptr_t>(bytes) == 0;
+}
+
+/* Two vectors a thread where rows allow it: numbers are drawn for one while the other arrives. */
 template <typename T>
 static void by_alignment(struct sw_stream *stream, const struct sw_ffn *ffn, const struct arrays *a)
 {
     int64_t row_bytes = ffn->width * static_cast<int64_t>(sizeof(T));
-    if (sw_cuda_aligned(a->out, row_bytes) && sw_cuda_aligned(a->dg, row_bytes) &&
-        sw_cuda_aligned(a->h, row_bytes))
+    if (aligned(a, row_bytes, 32))
+        by_activation<T, 2 * sw_vector<T>>(stream, ffn, a);
+    else if (aligned(a, row_bytes, 16))
         by_activation<T, sw_vector<T>>(stream, ffn, a);
     else
         by_activation<T, 1>(stream, ffn, a);

@@ -2,7 +2,7 @@
  * of rows, added up in block order. */
 #include "kernels/cuda/cuda.cuh"
 
-enum { WARPS = 8, BLOCK_ROWS = 32, COLUMN_THREADS = 128 };
+enum { WARPS = 8, BLOCK_ROWS = 32, COLUMN_THREADS = 128, SUM_WARPS = 8, SUM_BLOCKS = 64 };
 
 /* --- Forward -----------------------------------------------------------------------------------*/
 
@@ -147,17 +147,31 @@ static __global__ void __launch_bounds__(COLUMN_THREADS) weight_partials(struct 
         out[k] = sum[k];
 }
 
-static __global__ void __launch_bounds__(COLUMN_THREADS)
+/* dw += partials, in order. A block SW_WARP columns: SUM_BLOCKS partials at a time are brought in
+ * side by side, then a warp adds them up. */
+static __global__ void __launch_bounds__(SW_WARP *SUM_WARPS)
     weight_gradient(float *dw, const float *partials, int64_t width, int64_t blocks)
 {
-    int64_t column = static_cast<int64_t>(blockIdx.x) * COLUMN_THREADS + threadIdx.x;
-    if (column >= width)
-        return;
+    __shared__ float part[SUM_BLOCKS][SW_WARP];
+    int64_t column = static_cast<int64_t>(blockIdx.x) * SW_WARP + threadIdx.x;
     float sum = 0.0f;
+    for (int64_t first = 0; first < blocks; first += SUM_BLOCKS) {
+        int count = static_cast<int>(blocks - first < SUM_BLOCKS ? blocks - first : SUM_BLOCKS);
+#pragma unroll
+        for (int i = 0; i < SUM_BLOCKS; i += SUM_WARPS) {
+            int block = i + static_cast<int>(threadIdx.y);
+            part[block][threadIdx.x] =
+                block < count && column < width ? partials[(first + block) * width + column] : 0.0f;
+        }
+        __syncthreads();
+        if (threadIdx.y == 0)
 #pragma unroll 8
-    for (int64_t block = 0; block < blocks; block++)
-        sum += partials[block * width + column];
-    dw[column] += sum;
+            for (int block = 0; block < count; block++)
+                sum += part[block][threadIdx.x];
+        __syncthreads();
+    }
+    if (threadIdx.y == 0 && column < width)
+        dw[column] += sum;
 }
 
 template <typename T, int V>
@@ -170,8 +184,8 @@ static void run_backward(struct sw_stream *stream, const struct backward *b, flo
     dim3 grid(static_cast<unsigned int>(blocks),
               static_cast<unsigned int>(sw_cuda_ceil_div(b->width, COLUMN_THREADS * V)));
     weight_partials<T, V><<<grid, COLUMN_THREADS, 0, cuda>>>(*b);
-    weight_gradient<<<static_cast<unsigned int>(sw_cuda_ceil_div(b->width, COLUMN_THREADS)),
-                      COLUMN_THREADS, 0, cuda>>>(dw, b->partials, b->width, blocks);
+    weight_gradient<<<static_cast<unsigned int>(sw_cuda_ceil_div(b->width, SW_WARP)),
+                      dim3(SW_WARP, SUM_WARPS), 0, cuda>>>(dw, b->partials, b->width, blocks);
 }
 
 template <typename T>

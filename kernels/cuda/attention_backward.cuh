@@ -140,19 +140,19 @@ template <int D, int WARPS> struct kv_layout {
 };
 
 /* Queries from `query` on, their d(o) and the diagonals' bias, to their stage. */
-template <int D, int WARPS>
+template <int D, int WARPS, int PANEL = D>
 SW_TILE_INLINE void kv_load(const struct sw_attention &a, const struct sw_tile_row &at,
                             const sw_bf16 *d_o, int first, int query, unsigned char *shared)
 {
     using L = kv_layout<D, WARPS>;
     const int stage = query / KV_QUERIES & 1;
     const int64_t token = at.first_query + query;
-    sw_tile_load<D, KV_QUERIES, L::THREADS>(shared_address(shared + L::Q + stage * L::TILE_BYTES),
-                                            sw_tile_at(a, a.q, token, a.q_stride, at.head),
-                                            a.q_stride, at.queries - query);
-    sw_tile_load<D, KV_QUERIES, L::THREADS>(shared_address(shared + L::DO + stage * L::TILE_BYTES),
-                                            sw_tile_at(a, d_o, token, a.o_stride, at.head),
-                                            a.o_stride, at.queries - query);
+    sw_tile_load_panels<D, PANEL, KV_QUERIES, L::THREADS>(
+        shared_address(shared + L::Q + stage * L::TILE_BYTES),
+        sw_tile_at(a, a.q, token, a.q_stride, at.head), a.q_stride, at.queries - query);
+    sw_tile_load_panels<D, PANEL, KV_QUERIES, L::THREADS>(
+        shared_address(shared + L::DO + stage * L::TILE_BYTES),
+        sw_tile_at(a, d_o, token, a.o_stride, at.head), a.o_stride, at.queries - query);
     sw_tile_load_bias<L::DIAGONALS, L::THREADS>(
         reinterpret_cast<float *>(shared + L::BIAS + stage * L::BIAS_BYTES), a, at.head,
         first - (query + at.shift) - (KV_QUERIES - 1) + a.bias_reach - 1);

@@ -4,6 +4,7 @@
  * is the thread block's own and small enough to stay in the cache. Where that gives too few blocks,
  * or shared memory is small, attention_backward.cu has two kernels. */
 #include "kernels/cuda/attention_backward.cuh"
+#include "kernels/cuda/wgmma.cuh"
 
 namespace
 {
@@ -75,6 +76,68 @@ SW_TILE_INLINE void fused_store(const struct sw_attention &a, const struct fused
     __syncwarp();
 }
 
+/* This thread's part of dq's sums over the blocks of keys before. */
+template <int D>
+SW_TILE_INLINE void fused_get(float (&dq)[1][D / 16][4], const struct fused_place &p, int query)
+{
+    const float4 *sums = p.sums + query / KV_QUERIES * (D / 16) * 32 * WARPS;
+#pragma unroll
+    for (int n = 0; n < D / 16; n++) {
+        const float4 sum = sums[n * 32 * WARPS];
+        dq[0][n][0] = sum.x;
+        dq[0][n][1] = sum.y;
+        dq[0][n][2] = sum.z;
+        dq[0][n][3] = sum.w;
+    }
+}
+
+/* Where they go, the block's own added: to dq when no later block of keys adds to them. */
+template <int D>
+SW_TILE_INLINE void fused_put(const struct sw_attention &a, const struct fused_place &p,
+                              const float (&dq)[1][D / 16][4], int query, sw_bf16 *to,
+                              unsigned char *shared)
+{
+    if (p.first + KEYS >= p.at.keys || first_tile(a, p.at, p.first + KEYS) > query) {
+        fused_store<D>(a, p, dq, query, to, shared);
+        return;
+    }
+    float4 *sums = p.sums + query / KV_QUERIES * (D / 16) * 32 * WARPS;
+#pragma unroll
+    for (int n = 0; n < D / 16; n++)
+        sums[n * 32 * WARPS] = make_float4(dq[0][n][0], dq[0][n][1], dq[0][n][2], dq[0][n][3]);
+}
+
+/* The lane's entries of the bias' gradient that a tile of queries completes, and their sums so far;
+ * read well before they are added to. Diagonals here are query - key, their entries' order is the
+ * other way round. */
+struct fused_entries {
+    int64_t first; /* and first - 32 */
+    float before[2];
+};
+
+SW_TILE_INLINE struct fused_entries fused_get_entries(const struct sw_attention &a,
+                                                      const struct fused_place &p, int query)
+{
+    const int key = p.first + p.warp * KEYS_PER_WARP;
+    const int64_t first = key - p.at.shift + a.bias_reach - 1 - (query - 15 + p.lane);
+    return {first, {entries_get(p.e, first), entries_get(p.e, first - 32)}};
+}
+
+template <int D>
+SW_TILE_INLINE void fused_put_entries(const struct fused_place &p, const float (&ds)[1][8][4],
+                                      int query, const struct fused_entries &at,
+                                      unsigned char *shared)
+{
+    const struct diagonals<16> ring = {
+        reinterpret_cast<float *>(shared + fused_layout<D>::RING) + p.warp *diagonals<16>::FLOATS
+    };
+    if (p.e.at == NULL)
+        return;
+    ring.add(ds, query / 8, p.lane);
+    entries_put(p.e, at.first, at.before[0] + ring.sum(query - 15, p.lane));
+    entries_put(p.e, at.first - 32, at.before[1] + ring.sum(query + 17, p.lane));
+}
+
 /* What the tile of queries from `query` on gives. */
 template <int D, bool DROPOUT>
 SW_TILE_INLINE void fused_step(float (&dk)[1][D / 8][4], float (&dv)[1][D / 8][4],
@@ -84,50 +147,164 @@ SW_TILE_INLINE void fused_step(float (&dk)[1][D / 8][4], float (&dv)[1][D / 8][4
 {
     using L = fused_layout<D>;
     const struct sw_attention &a = job.a;
-    const struct diagonals<16> ring = {
-        reinterpret_cast<float *>(shared + L::RING) + p.warp *diagonals<16>::FLOATS
-    };
-    const int key = p.first + p.warp * KEYS_PER_WARP;
-    /* diagonals here are query - key, their entries' order is the other way round */
-    const int64_t entry = key - p.at.shift + a.bias_reach - 1 - (query - 15 + p.lane);
-    const float before[2] = {entries_get(p.e, entry), entries_get(p.e, entry - 32)};
+    const struct fused_entries at = fused_get_entries(a, p, query);
     float s[1][8][4] = {};
     kv_scores<D, WARPS, DROPOUT>(s, dv, job, p.at, p.first, query, shared, p.lane);
-    if (p.e.at != NULL) {
-        ring.add(s, query / 8, p.lane);
-        entries_put(p.e, entry, before[0] + ring.sum(query - 15, p.lane));
-        entries_put(p.e, entry - 32, before[1] + ring.sum(query + 17, p.lane));
-    }
+    fused_put_entries<D>(p, s, query, at, shared);
     const float one[2] = {1.0f, 1.0f};
     sw_tile_put<KV_QUERIES, 1>(shared + L::DS, s, one, p.warp * KEYS_PER_WARP, p.lane);
     float dq[1][D / 16][4] = {};
-    float4 *sums = p.sums + query / KV_QUERIES * (D / 16) * L::THREADS;
-    if (p.first > 0) {
-#pragma unroll
-        for (int n = 0; n < D / 16; n++) {
-            const float4 sum = sums[n * L::THREADS];
-            dq[0][n][0] = sum.x;
-            dq[0][n][1] = sum.y;
-            dq[0][n][2] = sum.z;
-            dq[0][n][3] = sum.w;
-        }
-    }
+    if (p.first > 0)
+        fused_get<D>(dq, p, query);
     const uint32_t q = shared_address(shared + L::Q + (query / KV_QUERIES & 1) * L::TILE_BYTES);
     sw_tile_multiply_columns<D, 1, 8>(dk, s, sw_tile_lane_a<D>(q, 0, p.lane));
     __syncthreads(); /* d(scores) are there */
     fused_multiply<D>(dq, shared_address(shared + L::DS), shared_address(shared + L::K), p.warp,
                       p.lane);
-    if (p.first + KEYS >= p.at.keys || first_tile(a, p.at, p.first + KEYS) > query) {
-        fused_store<D>(a, p, dq, query, x.dq, shared);
-        return;
-    }
-#pragma unroll
-    for (int n = 0; n < D / 16; n++)
-        sums[n * L::THREADS] = make_float4(dq[0][n][0], dq[0][n][1], dq[0][n][2], dq[0][n][3]);
+    fused_put<D>(a, p, dq, query, x.dq, shared);
 }
 
+#if SW_HAVE_WGMMA
+
+/* The operands A of products with columns of 16 M rows, rounded to bf16. */
+SW_TILE_INLINE void pack_columns(uint32_t (&p)[4][4], const float (&s)[1][8][4])
+{
+#pragma unroll
+    for (int k = 0; k < 4; k++)
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            p[k][i] =
+                pack_bf16(s[0][2 * k + i / 2][2 * (i & 1)], s[0][2 * k + i / 2][2 * (i & 1) + 1]);
+}
+
+/* s = a b^T over 128 columns: 64 rows of a tile of KEYS, 64 rows of a tile of KV_QUERIES. */
+SW_TILE_INLINE void ask_rows(float (&s)[8][4], uint32_t a, uint32_t b)
+{
+    multiply_async_new<0, 0>(s, async_operand(a, 16), async_operand(b, 16));
+#pragma unroll
+    for (int i = 1; i < 8; i++)
+        multiply_async<0, 0>(s, async_operand(a + i / 4 * KEYS * 128 + i % 4 * 32, 16),
+                             async_operand(b + i / 4 * KV_QUERIES * 128 + i % 4 * 32, 16));
+    async_end();
+}
+
+/* sums += p b: a tile b of KV_QUERIES. */
+SW_TILE_INLINE void ask_columns(float (&sums)[16][4], const uint32_t (&p)[4][4], uint32_t b)
+{
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        multiply_async(sums, p[i], async_operand(b + i * 16 * 128, KV_QUERIES * 128));
+    async_end();
+}
+
+/* dq = d(scores) k: the warpgroup's panel of k. */
+SW_TILE_INLINE void ask_dq(float (&dq)[8][4], uint32_t ds, uint32_t k)
+{
+    multiply_async_new<1, 1>(dq, async_operand(ds, 16), async_operand(k, 16));
+#pragma unroll
+    for (int i = 1; i < KEYS / 16; i++)
+        multiply_async<1, 1>(dq, async_operand(ds + i * 16 * 128, 16),
+                             async_operand(k + i * 16 * 128, 16));
+    async_end();
+}
+
+/* s, the scores, become probabilities; p: what is left of them, as operands. */
+template <bool DROPOUT>
+SW_TILE_INLINE void
+wgmma_probabilities(float (&s)[1][8][4], uint32_t (&packed)[4][4], const uint32_t (&kept)[4],
+                    const struct sw_tiled_attention &job, const struct fused_place &p, int query,
+                    unsigned char *shared)
+{
+    using L = fused_layout<128>;
+    const int stage = query / KV_QUERIES & 1, g = p.lane >> 2, t = p.lane & 3;
+    const int warp_row = p.warp * KEYS_PER_WARP, key = p.first + warp_row + g;
+    const float *lse = reinterpret_cast<const float *>(shared + L::LSE + stage * L::LSE_BYTES);
+    const float *bias = reinterpret_cast<const float *>(shared + L::BIAS + stage * L::BIAS_BYTES);
+    kv_probabilities(
+        s, job.scale_log2, bias + warp_row + g - 2 * t + KV_QUERIES - 1, lse + 2 * t,
+        (job.a.causal && p.first + KEYS > query + p.at.shift + 1) || p.first + KEYS > p.at.keys,
+        job.a.causal ? query + 2 * t + p.at.shift + 1 - key : INT_MAX, p.at.keys - key);
+    float left[1][8][4];
+#pragma unroll
+    for (int n = 0; n < 8; n++)
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            left[0][n][i] = DROPOUT && (kept[i] >> (4 * n) & 1) == 0 ? 0.0f : s[0][n][i];
+    pack_columns(packed, left);
+}
+
+/* d(scores) of the warp's keys to their tile. */
+SW_TILE_INLINE void put_gradient(unsigned char *tile, const uint32_t (&ds)[4][4], int first,
+                                 int lane)
+{
+    const int g = lane >> 2, t = lane & 3;
+#pragma unroll
+    for (int n = 0; n < 8; n++)
+#pragma unroll
+        for (int h = 0; h < 2; h++)
+            *reinterpret_cast<uint32_t *>(tile + sw_tile_piece<64>(first + 8 * h + g, n) + 4 * t) =
+                ds[n / 2][2 * (n & 1) + h];
+}
+
+/* fused_step with a warpgroup's products, which go on while other things are done. A warpgroup has
+ * 64 keys, and of dq one panel. */
+template <bool DROPOUT>
+SW_TILE_INLINE void wgmma_step(float (&dk)[1][16][4], float (&dv)[1][16][4],
+                               const struct sw_tiled_attention &job, const struct fused_place &p,
+                               const struct sw_backward_operands &x, int query,
+                               unsigned char *shared)
+{
+    using L = fused_layout<128>;
+    const int stage = query / KV_QUERIES & 1, group = p.warp / 4, t = p.lane & 3;
+    const uint32_t base = shared_address(shared);
+    const uint32_t q = base + L::Q + stage * L::TILE_BYTES;
+    const uint32_t d_o = base + L::DO + stage * L::TILE_BYTES;
+    const int key = p.first + p.warp * KEYS_PER_WARP;
+    const struct fused_entries at = fused_get_entries(job.a, p, query);
+    uint32_t kept[4] = {}, packed[4][4];
+    float s[1][8][4], dp[1][8][4], dq[1][8][4];
+    async_begin();
+    ask_rows(s[0], base + L::K + group * 64 * 128, q);
+    ask_rows(dp[0], base + L::V + group * 64 * 128, d_o);
+    if (DROPOUT)
+        sw_tile_kept_transposed<8>(kept, job, p.at, key, query + 2 * t + p.at.shift, p.lane);
+    async_wait<1>();
+    async_hold(s[0]);
+    wgmma_probabilities<DROPOUT>(s, packed, kept, job, p, query, shared);
+    async_begin();
+    ask_columns(dv[0], packed, d_o);
+    async_wait<1>();
+    async_hold(dp[0]);
+    const float *lse = reinterpret_cast<const float *>(shared + L::LSE + stage * L::LSE_BYTES);
+    kv_gradient<DROPOUT>(s, dp, lse + KV_QUERIES + 2 * t, kept, job.dropout.scale);
+    uint32_t ds[4][4];
+    pack_columns(ds, s);
+    put_gradient(shared + L::DS, ds, p.warp * KEYS_PER_WARP, p.lane);
+    async_publish();
+    async_begin();
+    ask_columns(dk[0], ds, q);
+    fused_put_entries<128>(p, s, query, at, shared);
+    float before_dq[1][8][4];
+    if (p.first > 0)
+        fused_get<128>(before_dq, p, query);
+    __syncthreads(); /* d(scores) are there */
+    async_begin();
+    ask_dq(dq[0], base + L::DS, base + L::K + group * KEYS * 128);
+    async_wait<0>();
+    async_hold(dq[0]);
+    async_hold(dv[0]);
+    async_hold(dk[0]);
+    if (p.first > 0)
+#pragma unroll
+        for (int i = 0; i < 32; i++)
+            dq[0][i / 4][i % 4] += before_dq[0][i / 4][i % 4];
+    fused_put<128>(job.a, p, dq, query, x.dq, shared);
+}
+
+#endif
+
 /* Goes over the row's queries. */
-template <int D, bool DROPOUT>
+template <int D, bool DROPOUT, bool WGMMA>
 SW_TILE_INLINE void fused_queries(float (&dk)[1][D / 8][4], float (&dv)[1][D / 8][4],
                                   const struct sw_tiled_attention &job, const struct fused_place &p,
                                   const struct sw_backward_operands &x, const float *delta,
@@ -149,14 +326,24 @@ SW_TILE_INLINE void fused_queries(float (&dk)[1][D / 8][4], float (&dv)[1][D / 8
         float statistic = 0.0f;
         if (query >= begin) {
             copy_wait(); /* for this stage; and everybody is done with the other */
+#if SW_HAVE_WGMMA
+            if constexpr (WGMMA)
+                async_publish();
+#endif
             __syncthreads();
         }
         if (next < p.at.queries) {
-            kv_load<D, WARPS>(a, p.at, x.d_o, p.first, next, shared);
+            kv_load<D, WARPS, WGMMA ? 64 : D>(a, p.at, x.d_o, p.first, next, shared);
             statistic = kv_statistic(a, p.at, x.lse, delta, next);
         }
-        if (query >= begin)
-            fused_step<D, DROPOUT>(dk, dv, job, p, x, query, shared);
+        if (query >= begin) {
+#if SW_HAVE_WGMMA
+            if constexpr (WGMMA)
+                wgmma_step<DROPOUT>(dk, dv, job, p, x, query, shared);
+            else
+#endif
+                fused_step<D, DROPOUT>(dk, dv, job, p, x, query, shared);
+        }
         if (thread < 2 * KV_QUERIES)
             statistics[stage * 2 * KV_QUERIES + thread] = statistic;
     }
@@ -169,7 +356,7 @@ SW_TILE_INLINE void fused_queries(float (&dk)[1][D / 8][4], float (&dv)[1][D / 8
     }
 }
 
-template <int D, bool DROPOUT>
+template <int D, bool DROPOUT, bool WGMMA>
 SW_TILE_INLINE void fused_block(const struct sw_tiled_attention &job, const struct fused_place &p,
                                 const struct sw_backward_operands &x, const float *delta,
                                 unsigned char *shared)
@@ -179,14 +366,14 @@ SW_TILE_INLINE void fused_block(const struct sw_tiled_attention &job, const stru
     const int64_t token = p.at.first_key + p.first;
     const int warp_row = p.warp * KEYS_PER_WARP;
     __syncthreads(); /* everybody is done with the block before */
-    sw_tile_load<D, KEYS, L::THREADS>(shared_address(shared + L::K),
-                                      sw_tile_at(a, a.k, token, a.kv_stride, p.at.head),
-                                      a.kv_stride, p.at.keys - p.first);
-    sw_tile_load<D, KEYS, L::THREADS>(shared_address(shared + L::V),
-                                      sw_tile_at(a, a.v, token, a.kv_stride, p.at.head),
-                                      a.kv_stride, p.at.keys - p.first);
+    sw_tile_load_panels<D, WGMMA ? 64 : D, KEYS, L::THREADS>(
+        shared_address(shared + L::K), sw_tile_at(a, a.k, token, a.kv_stride, p.at.head),
+        a.kv_stride, p.at.keys - p.first);
+    sw_tile_load_panels<D, WGMMA ? 64 : D, KEYS, L::THREADS>(
+        shared_address(shared + L::V), sw_tile_at(a, a.v, token, a.kv_stride, p.at.head),
+        a.kv_stride, p.at.keys - p.first);
     float dk[1][D / 8][4] = {}, dv[1][D / 8][4] = {};
-    fused_queries<D, DROPOUT>(dk, dv, job, p, x, delta, shared);
+    fused_queries<D, DROPOUT, WGMMA>(dk, dv, job, p, x, delta, shared);
     copy_wait();
     __syncthreads();
     kv_finish<D>(a, p.at, p.first, warp_row, dk, a.scale, shared + L::K, x.dk, p.lane);
@@ -209,33 +396,35 @@ SW_TILE_INLINE void fused_zero(const struct sw_attention &a, const struct sw_til
 
 /* Grid: slots, fastest; heads. A slot's rows are every slots-th. `pieces`: float4 of dq's sums that
  * a thread block has. */
-template <int D, bool DROPOUT>
+template <int D, bool DROPOUT, bool WGMMA>
 __global__ void __launch_bounds__(32 * WARPS, 1)
     fused_kernel(const __grid_constant__ struct sw_tiled_attention job,
                  const __grid_constant__ struct sw_backward_operands x,
                  struct sw_backward_workspace work, int slots, int64_t pieces)
 {
-    extern __shared__ __align__(1024) unsigned char shared[];
-    const struct sw_attention &a = job.a;
-    const int thread = static_cast<int>(threadIdx.x);
-    const int slot = static_cast<int>(blockIdx.x) % slots;
-    const int head = static_cast<int>(blockIdx.x) / slots;
-    const int64_t index = static_cast<int64_t>(slot) * a.heads + head;
-    struct fused_place p;
-    p.lane = thread & 31;
-    p.warp = thread / 32;
-    p.sums = reinterpret_cast<float4 *>(work.sums) + index * pieces + thread;
-    p.e = {NULL, 2 * a.bias_reach - 1};
-    if (work.entries != NULL) {
-        p.e.at = work.entries + (index * WARPS + p.warp) * p.e.count;
-        for (int64_t i = p.lane; i < p.e.count; i += 32)
-            p.e.at[i] = 0.0f;
-    }
-    for (int row = slot; row < a.queries.count; row += slots) {
-        p.at = sw_tile_row(a, row, head);
-        fused_zero<D>(a, p.at, x.dq);
-        for (p.first = 0; p.first < p.at.keys; p.first += KEYS)
-            fused_block<D, DROPOUT>(job, p, x, work.delta, shared);
+    if constexpr (!WGMMA || SW_HAVE_WGMMA) {
+        extern __shared__ __align__(1024) unsigned char shared[];
+        const struct sw_attention &a = job.a;
+        const int thread = static_cast<int>(threadIdx.x);
+        const int slot = static_cast<int>(blockIdx.x) % slots;
+        const int head = static_cast<int>(blockIdx.x) / slots;
+        const int64_t index = static_cast<int64_t>(slot) * a.heads + head;
+        struct fused_place p;
+        p.lane = thread & 31;
+        p.warp = thread / 32;
+        p.sums = reinterpret_cast<float4 *>(work.sums) + index * pieces + thread;
+        p.e = {NULL, 2 * a.bias_reach - 1};
+        if (work.entries != NULL) {
+            p.e.at = work.entries + (index * WARPS + p.warp) * p.e.count;
+            for (int64_t i = p.lane; i < p.e.count; i += 32)
+                p.e.at[i] = 0.0f;
+        }
+        for (int row = slot; row < a.queries.count; row += slots) {
+            p.at = sw_tile_row(a, row, head);
+            fused_zero<D>(a, p.at, x.dq);
+            for (p.first = 0; p.first < p.at.keys; p.first += KEYS)
+                fused_block<D, DROPOUT, WGMMA>(job, p, x, work.delta, shared);
+        }
     }
 }
 
@@ -277,14 +466,14 @@ int64_t pieces_of(const struct sw_attention *a)
     return sw_cuda_ceil_div(a->queries.longest, KV_QUERIES) * KV_QUERIES * a->head_dim / 4;
 }
 
-template <int D, bool DROPOUT>
+template <int D, bool DROPOUT, bool WGMMA>
 void launch(struct sw_stream *stream, const struct sw_attention *a,
             const struct sw_backward_operands &x, const struct sw_backward_workspace &work)
 {
     constexpr int BYTES = fused_layout<D>::BYTES;
     const int64_t slots = sw_attention_fused_slots(a);
     const int64_t lanes = a->queries.tokens * a->heads * (D / 8);
-    const auto kernel = fused_kernel<D, DROPOUT>;
+    const auto kernel = fused_kernel<D, DROPOUT, WGMMA>;
     delta_kernel<D>
         <<<static_cast<unsigned>(sw_cuda_ceil_div(lanes, 256)), 256, 0, sw_cuda_stream(stream)>>>(
             work.delta, x.d_o, x.o, a->queries.tokens, a->heads, a->o_stride);
@@ -324,7 +513,12 @@ void sw_attention_fused(struct sw_stream *stream, const struct sw_attention *a,
 {
     const bool dropout = a->dropout.p > 0.0f;
     if (a->head_dim == 64)
-        dropout ? launch<64, true>(stream, a, x, work) : launch<64, false>(stream, a, x, work);
+        dropout ? launch<64, true, false>(stream, a, x, work)
+                : launch<64, false, false>(stream, a, x, work);
+    else if (sw_cuda_has_wgmma(stream))
+        dropout ? launch<128, true, true>(stream, a, x, work)
+                : launch<128, false, true>(stream, a, x, work);
     else
-        dropout ? launch<128, true>(stream, a, x, work) : launch<128, false>(stream, a, x, work);
+        dropout ? launch<128, true, false>(stream, a, x, work)
+                : launch<128, false, false>(stream, a, x, work);
 }

@@ -1,18 +1,13 @@
 /* Attention forward in tiles on tensor cores, after FlashAttention-2 (Dao, arXiv 2307.08691): a
  * block has 32 queries a warp of one head of one row, held in shared memory, and goes over the keys
  * 64 at a time with a running maximum; scores exist in registers only. bf16 operands and
- * probabilities, fp32 sums.
- *
- * The running maximum follows the greatest score only when that is more than 2^8 times above it
- * (in probability): it need only keep exponentials in range, and sums are rescaled seldom. */
-#include "kernels/cuda/attention_tiles.cuh"
+ * probabilities, fp32 sums. */
+#include "kernels/cuda/attention_forward.cuh"
 
 namespace
 {
 
-enum { KEYS = 64, QUERIES_PER_WARP = 32 };
-
-const float SLACK_LOG2 = 8.0f;
+enum { KEYS = SW_FORWARD_KEYS, QUERIES_PER_WARP = 32 };
 
 template <int D, int WARPS> struct layout {
     static constexpr int QUERIES = QUERIES_PER_WARP * WARPS;
@@ -23,84 +18,15 @@ template <int D, int WARPS> struct layout {
     static constexpr int BYTES = BIAS + (DIAGONALS + 1) * 4;
 };
 
-template <int D> struct state {
-    float o[2][D / 8][4];
-    float greatest[4], sum[4]; /* of the lane's rows; sum: this lane's part */
-};
-
-/* s: scores, becomes probabilities times 2^greatest. */
-template <int D> SW_TILE_INLINE void softmax(struct state<D> &x, float (&s)[2][KEYS / 8][4])
-{
-    float shrink[4];
-#pragma unroll
-    for (int h = 0; h < 4; h++) {
-        float top = -INFINITY;
-#pragma unroll
-        for (int n = 0; n < KEYS / 8; n++)
-            top = fmaxf(top, fmaxf(s[h / 2][n][2 * (h & 1)], s[h / 2][n][2 * (h & 1) + 1]));
-        top = fmaxf(top, __shfl_xor_sync(0xFFFFFFFFu, top, 1));
-        top = fmaxf(top, __shfl_xor_sync(0xFFFFFFFFu, top, 2));
-        const float before = x.greatest[h];
-        if (top > before + SLACK_LOG2)
-            x.greatest[h] = top;
-        const float shift = x.greatest[h] == -INFINITY ? 0.0f : x.greatest[h];
-        shrink[h] = exp2_fast(before - shift);
-        float sum = 0.0f;
-#pragma unroll
-        for (int n = 0; n < KEYS / 8; n++) {
-            float *c = &s[h / 2][n][2 * (h & 1)];
-            c[0] = exp2_fast(c[0] - shift);
-            c[1] = exp2_fast(c[1] - shift);
-            sum += c[0] + c[1];
-        }
-        x.sum[h] = x.sum[h] * shrink[h] + sum;
-    }
-    const bool same =
-        shrink[0] == 1.0f && shrink[1] == 1.0f && shrink[2] == 1.0f && shrink[3] == 1.0f;
-    if (__all_sync(0xFFFFFFFFu, same))
-        return;
-#pragma unroll
-    for (int h = 0; h < 4; h++)
-#pragma unroll
-        for (int n = 0; n < D / 8; n++) {
-            x.o[h / 2][n][2 * (h & 1)] *= shrink[h];
-            x.o[h / 2][n][2 * (h & 1) + 1] *= shrink[h];
-        }
-}
-
-SW_TILE_INLINE void drop(float (&s)[2][KEYS / 8][4], const uint32_t (&kept)[4])
-{
-#pragma unroll
-    for (int h = 0; h < 4; h++)
-#pragma unroll
-        for (int n = 0; n < KEYS / 8; n++)
-#pragma unroll
-            for (int c = 0; c < 2; c++)
-                if ((kept[h] >> (4 * n + c) & 1) == 0)
-                    s[h / 2][n][2 * (h & 1) + c] = 0.0f;
-}
-
 /* o and lse of the warp's queries, from `query` on. */
 template <int D>
 SW_TILE_INLINE void finish(const struct sw_tiled_attention &job, const struct sw_tile_row &at,
-                           struct state<D> &x, int query, unsigned char *tile, int tile_row,
-                           sw_bf16 *o, float *lse, int lane)
+                           struct forward_state<D, 2> &x, int query, unsigned char *tile,
+                           int tile_row, sw_bf16 *o, float *lse, int lane)
 {
     const struct sw_attention &a = job.a;
-    const float scale = job.dropout.on ? job.dropout.scale : 1.0f;
     float factor[4];
-#pragma unroll
-    for (int h = 0; h < 4; h++) {
-        float sum = x.sum[h];
-        sum += __shfl_xor_sync(0xFFFFFFFFu, sum, 1);
-        sum += __shfl_xor_sync(0xFFFFFFFFu, sum, 2);
-        const int row = query + 8 * h + (lane >> 2);
-        const bool sees = sw_tile_visible(a, at, row) > 0;
-        factor[h] = sees ? scale / sum : 0.0f;
-        if ((lane & 3) == 0 && row < at.queries)
-            lse[at.head * a.queries.tokens + at.first_query + row] =
-                sees ? fmaf(x.greatest[h], SW_LN_2, logf(sum)) : 0.0f;
-    }
+    forward_factors<D, 2>(factor, x, job, at, query, lse, lane);
     sw_tile_put<D, 2>(tile, x.o, factor, tile_row, lane);
     __syncwarp();
     sw_tile_store<D, QUERIES_PER_WARP>(o + (at.first_query + query) * a.o_stride +
@@ -126,7 +52,7 @@ SW_TILE_INLINE void load_keys(const struct sw_attention &a, const struct sw_tile
 
 /* Goes over 64 keys from `key` on. Keys were asked for before, values and bias are here. */
 template <int D, int WARPS, bool DROPOUT>
-SW_TILE_INLINE void step(struct state<D> &x, const struct sw_tiled_attention &job,
+SW_TILE_INLINE void step(struct forward_state<D, 2> &x, const struct sw_tiled_attention &job,
                          const struct place &p, int key, unsigned char *shared)
 {
     using L = layout<D, WARPS>;
@@ -152,9 +78,11 @@ SW_TILE_INLINE void step(struct state<D> &x, const struct sw_tiled_attention &jo
     sw_tile_add_bias<KEYS / 8>(s, job.scale_log2, bias + 2 * t - (p.warp_row + g) + L::QUERIES - 1);
     if (key + KEYS > sw_tile_visible(a, p.at, query))
         sw_tile_mask<KEYS / 8>(s, a, p.at, query + g, key, p.lane);
-    softmax<D>(x, s);
+    float shrink[4];
+    forward_softmax<D, 2>(x, s, shrink);
+    forward_rescale<D, 2>(x, shrink);
     if (DROPOUT)
-        drop(s, kept);
+        forward_drop<2>(s, kept);
     sw_tile_multiply_columns<D, 2, KEYS / 8>(
         x.o, s, sw_tile_lane_a<D>(shared_address(shared + L::V), 0, p.lane));
 }
@@ -178,11 +106,8 @@ __global__ void __launch_bounds__(32 * WARPS, 8 / WARPS)
     p.end = sw_tile_visible(a, p.at, min(p.first + L::QUERIES, p.at.queries) - 1);
     p.lane = static_cast<int>(threadIdx.x) & 31;
     p.warp_row = static_cast<int>(threadIdx.x) / 32 * QUERIES_PER_WARP;
-    struct state<D> x = {
-    };
-#pragma unroll
-    for (int h = 0; h < 4; h++)
-        x.greatest[h] = -INFINITY;
+    struct forward_state<D, 2> x;
+    forward_begin<D, 2>(x);
     sw_tile_load<D, L::QUERIES, L::THREADS>(
         shared_address(shared + L::Q),
         sw_tile_at(a, a.q, p.at.first_query + p.first, a.q_stride, p.at.head), a.q_stride,
@@ -238,7 +163,9 @@ void sw_cuda_attention_forward(struct sw_stream *stream, const struct sw_attenti
     }
     if (a->queries.count <= 0 || a->queries.longest <= 0 || !sw_cuda_begin(stream))
         return;
-    if (a->head_dim == 64)
+    if (a->queries.longest > 2 * QUERIES_PER_WARP && sw_cuda_has_wgmma(stream))
+        sw_attention_forward_wgmma(stream, a, o, lse);
+    else if (a->head_dim == 64)
         launch_warps<64>(stream, a, o, lse);
     else
         launch_warps<128>(stream, a, o, lse);

@@ -112,6 +112,17 @@ SW_TILE_INLINE void sw_tile_load(uint32_t tile, const sw_bf16 *from, int64_t str
     }
 }
 
+/* The same to tiles of PANEL columns, one behind the other. */
+template <int D, int PANEL, int ROWS, int THREADS>
+SW_TILE_INLINE void sw_tile_load_panels(uint32_t tile, const sw_bf16 *from, int64_t stride,
+                                        int rows)
+{
+#pragma unroll
+    for (int i = 0; i < D / PANEL; i++)
+        sw_tile_load<PANEL, ROWS, THREADS>(tile + i * ROWS * PANEL * 2, from + i * PANEL, stride,
+                                           rows);
+}
+
 /* The entries of a tile's diagonals, `first` the bias' entry of the lowest; zeros where there is no
  * bias and outside of it. */
 template <int COUNT, int THREADS>
@@ -232,14 +243,14 @@ SW_TILE_INLINE void sw_tile_multiply_columns(float (&sums)[M][D / 8][4], const f
 
 /* s = s scale + bias, to units of log 2. `window` points at the entry of the lane's first element:
  * of column 2t and row g. */
-template <int N>
-SW_TILE_INLINE void sw_tile_add_bias(float (&s)[2][N][4], float scale_log2, const float *window)
+template <int N, int M>
+SW_TILE_INLINE void sw_tile_add_bias(float (&s)[M][N][4], float scale_log2, const float *window)
 {
 #pragma unroll
-    for (int d = -3; d < N; d++) { /* column block less row block */
+    for (int d = 1 - 2 * M; d < N; d++) { /* column block less row block */
         const float low = window[8 * d] * SW_LOG2_E, high = window[8 * d + 1] * SW_LOG2_E;
 #pragma unroll
-        for (int h = 0; h < 4; h++) {
+        for (int h = 0; h < 2 * M; h++) {
             if (d + h < 0 || d + h >= N)
                 continue;
             float *c = &s[h / 2][d + h][2 * (h & 1)];
@@ -251,12 +262,12 @@ SW_TILE_INLINE void sw_tile_add_bias(float (&s)[2][N][4], float scale_log2, cons
 
 /* -infinity where a query does not see a key; `query`: the lane's first, `key`: the tile's first.
  */
-template <int N>
-SW_TILE_INLINE void sw_tile_mask(float (&s)[2][N][4], const struct sw_attention &a,
+template <int N, int M>
+SW_TILE_INLINE void sw_tile_mask(float (&s)[M][N][4], const struct sw_attention &a,
                                  const struct sw_tile_row &at, int query, int key, int lane)
 {
 #pragma unroll
-    for (int h = 0; h < 4; h++) {
+    for (int h = 0; h < 2 * M; h++) {
         const int visible = sw_tile_visible(a, at, query + 8 * h) - key - 2 * (lane & 3);
 #pragma unroll
         for (int n = 0; n < N; n++) {
@@ -299,15 +310,15 @@ SW_TILE_INLINE uint32_t sw_tile_kept_of_four(const struct sw_tiled_attention &jo
 
 /* Rows are queries: kept[h], bit 4 n + c: whether the lane's row h (g + 8 h), column 8 n + 2 t + c
  * is kept. Two neighbouring lanes share a counter's four keys: each draws for one of two rows. */
-template <int N>
-SW_TILE_INLINE void sw_tile_kept(uint32_t (&kept)[4], const struct sw_tiled_attention &job,
+template <int N, int ROWS>
+SW_TILE_INLINE void sw_tile_kept(uint32_t (&kept)[ROWS], const struct sw_tiled_attention &job,
                                  const struct sw_tile_row &at, int key, int position, int lane)
 {
     const uint32_t global_row = static_cast<uint32_t>(job.dropout.global_rows[at.row]);
     const uint32_t site = sw_tile_site(job, at.head);
     const int odd = lane & 1;
 #pragma unroll
-    for (int m = 0; m < 2; m++) {
+    for (int m = 0; m < ROWS / 2; m++) {
         uint32_t own = 0;
 #pragma unroll
         for (int n = 0; n < N; n++)

@@ -44,6 +44,9 @@ void sw_cuda_end(struct sw_stream *stream, const char *what);
 /* Multiprocessors of the stream's GPU, and the most shared memory that a block may have. */
 int sw_cuda_processors(const struct sw_stream *stream);
 int sw_cuda_shared_bytes(const struct sw_stream *stream);
+/* Whether kernels made of wgmma.cuh run there: they are compiled, and the GPU is of capability 9.0.
+ */
+bool sw_cuda_has_wgmma(const struct sw_stream *stream);
 
 /* --- Pinned host memory --------------------------------------------------------------------------
  */

@@ -15,6 +15,7 @@ static constexpr int64_t SPARE_BYTES = 512 << 20;
 struct sw_device {
     int ordinal;
     int processors, shared_bytes;
+    bool has_wgmma;
     char name[256];
     struct sw_cuda_gemm_state *gemm;
     std::mutex lock; /* of used_bytes */
@@ -78,6 +79,11 @@ int sw_cuda_processors(const struct sw_stream *stream)
 int sw_cuda_shared_bytes(const struct sw_stream *stream)
 {
     return stream->device->shared_bytes;
+}
+
+bool sw_cuda_has_wgmma(const struct sw_stream *stream)
+{
+    return stream->device->has_wgmma;
 }
 
 struct sw_cuda_gemm_state *sw_cuda_gemm_state_of(const struct sw_stream *stream)
@@ -255,6 +261,9 @@ static sw_code describe(struct sw_device *device, struct sw_err *err)
     snprintf(device->name, sizeof device->name, "%s", properties.name);
     device->processors = properties.multiProcessorCount;
     device->shared_bytes = static_cast<int>(properties.sharedMemPerBlockOptin);
+#ifdef SW_CUDA_WGMMA
+    device->has_wgmma = properties.major == 9 && properties.minor == 0;
+#endif
     if (properties.major < OLDEST_MAJOR)
         return SW_FAIL(err, SW_E_USAGE,
                        "GPU %d (%s) has compute capability %d.%d; 8.0 is the least, for bf16: "

@@ -68,6 +68,18 @@ static __device__ __forceinline__ void copy_wait(void)
     asm volatile("cp.async.wait_all;\n" ::: "memory");
 }
 
+/* Makes a group of this thread's copies since the last one. */
+static __device__ __forceinline__ void copy_end(void)
+{
+    asm volatile("cp.async.commit_group;\n" ::: "memory");
+}
+
+/* Waits for this thread's copies, the last group's excepted. */
+static __device__ __forceinline__ void copy_wait_but_one(void)
+{
+    asm volatile("cp.async.wait_group 1;\n" ::: "memory");
+}
+
 /* 2^x, relative error 2^-22; 0 for -infinity. */
 static __device__ __forceinline__ float exp2_fast(float x)
 {

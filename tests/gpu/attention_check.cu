@@ -1,9 +1,12 @@
 /* The tiled attention kernels alone on a GPU: against sums in double on the host, for the same bits
  * twice, and for their speed. Needs the toolkit only:
  *
- *     nvcc -std=c++17 -O3 -arch=sm_90 -Isrc -I. -o attention_check tests/gpu/attention_check.cu \
- *         kernels/cuda/attention_*.cu kernels/cuda/dropout.cu
- *     ./attention_check [check|time]
+ *     nvcc -std=c++17 -O3 -gencode arch=compute_90a,code=sm_90a -Isrc -I. -o attention_check \
+ *         tests/gpu/attention_check.cu kernels/cuda/attention_*.cu kernels/cuda/dropout.cu
+ *     ./attention_check [check|time|all [mma]]
+ *
+ * On a GPU of capability 9.0 kernels made of wgmma.cuh are used, but with `mma` those that all GPUs
+ * have.
  *
  * Exit status 0 when everything is within its tolerance. */
 #include "kernels/cuda/attention.cuh"
@@ -40,11 +43,28 @@ void sw_cuda_end(struct sw_stream *, const char *what)
     must(cudaGetLastError(), what);
 }
 
+static int attribute(cudaDeviceAttr which)
+{
+    int value = 0;
+    must(cudaDeviceGetAttribute(&value, which, 0), "attribute");
+    return value;
+}
+
+int sw_cuda_processors(const struct sw_stream *)
+{
+    return attribute(cudaDevAttrMultiProcessorCount);
+}
+
+static bool only_mma;
+
+bool sw_cuda_has_wgmma(const struct sw_stream *)
+{
+    return !only_mma && attribute(cudaDevAttrComputeCapabilityMajor) == 9;
+}
+
 int sw_cuda_shared_bytes(const struct sw_stream *)
 {
-    int bytes = 0;
-    must(cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, 0), "attribute");
-    return bytes;
+    return attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
 }
 
 extern "C" void sw_assert_failed(const char *condition, const char *file, int line)
@@ -709,7 +729,8 @@ const struct speed speeds[] = {
 
 int main(int count, char **arguments)
 {
-    const bool all = count < 2;
+    const bool all = count < 2 || strcmp(arguments[1], "all") == 0;
+    only_mma = count > 2 && strcmp(arguments[2], "mma") == 0;
     if (all || strcmp(arguments[1], "check") == 0)
         for (const struct shape &s : shapes)
             check(&s);

@@ -19,8 +19,7 @@ template <int D> struct fused_layout : kv_layout<D, WARPS> {
     using kv = kv_layout<D, WARPS>;
     static constexpr int DS = (kv::BYTES + 1023) / 1024 * 1024; /* d(scores), keys by queries */
     static constexpr int DQ = DS + KEYS * KV_QUERIES * 2;       /* a part of 16 rows a warp */
-    static constexpr int DQ_WARP = 16 * (D / 2) * 2;
-    static constexpr int RING = DQ + WARPS * DQ_WARP;
+    static constexpr int RING = DQ + KV_QUERIES * D * 2;
     static constexpr int BYTES = RING + WARPS * diagonals<16>::FLOATS * 4;
 };
 
@@ -59,31 +58,47 @@ SW_TILE_INLINE void fused_multiply(float (&dq)[1][D / 16][4], uint32_t ds, uint3
     }
 }
 
+/* A tile of dq as THREADS threads have it: a warp 16 rows, half of the head's columns or (4 warps)
+ * all. */
+template <int D, int THREADS> struct dq_part {
+    static constexpr int N = 16 * D / THREADS, COLUMNS = 8 * N, BYTES = 16 * COLUMNS * 2;
+};
+
 /* The warp's part of dq, complete. */
-template <int D>
+template <int D, int THREADS>
 SW_TILE_INLINE void fused_store(const struct sw_attention &a, const struct fused_place &p,
-                                const float (&dq)[1][D / 16][4], int query, sw_bf16 *to,
+                                const float (&dq)[1][16 * D / THREADS][4], int query, sw_bf16 *to,
                                 unsigned char *shared)
 {
-    unsigned char *part = shared + fused_layout<D>::DQ + p.warp * fused_layout<D>::DQ_WARP;
+    using P = dq_part<D, THREADS>;
+    const int warp = p.warp % (THREADS / 32), row = query + 16 * (warp & 3);
+    unsigned char *part = shared + fused_layout<D>::DQ + warp * P::BYTES;
     const float factors[2] = {a.scale, a.scale};
-    const int row = query + 16 * (p.warp & 3);
-    sw_tile_put<D / 2, 1>(part, dq, factors, 0, p.lane);
+    sw_tile_put<P::COLUMNS, 1>(part, dq, factors, 0, p.lane);
     __syncwarp();
-    sw_tile_store<D / 2, 16>(to + (p.at.first_query + row) * a.q_stride + p.at.head * a.head_dim +
-                                 (p.warp >> 2) * (D / 2),
-                             a.q_stride, part, 0, p.at.queries - row, p.lane);
+    sw_tile_store<P::COLUMNS, 16>(to + (p.at.first_query + row) * a.q_stride +
+                                      p.at.head * a.head_dim + (warp >> 2) * P::COLUMNS,
+                                  a.q_stride, part, 0, p.at.queries - row, p.lane);
     __syncwarp();
 }
 
-/* This thread's part of dq's sums over the blocks of keys before. */
-template <int D>
-SW_TILE_INLINE void fused_get(float (&dq)[1][D / 16][4], const struct fused_place &p, int query)
+/* This thread's sums of a tile of dq. */
+template <int D, int THREADS>
+SW_TILE_INLINE float4 *fused_sums(const struct fused_place &p, int query)
 {
-    const float4 *sums = p.sums + query / KV_QUERIES * (D / 16) * 32 * WARPS;
+    const int thread = static_cast<int>(threadIdx.x);
+    return p.sums + thread % THREADS - thread + query / KV_QUERIES * 16 * D;
+}
+
+/* Over the blocks of keys before. */
+template <int D, int THREADS>
+SW_TILE_INLINE void fused_get(float (&dq)[1][16 * D / THREADS][4], const struct fused_place &p,
+                              int query)
+{
+    const float4 *sums = fused_sums<D, THREADS>(p, query);
 #pragma unroll
-    for (int n = 0; n < D / 16; n++) {
-        const float4 sum = sums[n * 32 * WARPS];
+    for (int n = 0; n < dq_part<D, THREADS>::N; n++) {
+        const float4 sum = sums[n * THREADS];
         dq[0][n][0] = sum.x;
         dq[0][n][1] = sum.y;
         dq[0][n][2] = sum.z;
@@ -92,19 +107,19 @@ SW_TILE_INLINE void fused_get(float (&dq)[1][D / 16][4], const struct fused_plac
 }
 
 /* Where they go, the block's own added: to dq when no later block of keys adds to them. */
-template <int D>
+template <int D, int THREADS>
 SW_TILE_INLINE void fused_put(const struct sw_attention &a, const struct fused_place &p,
-                              const float (&dq)[1][D / 16][4], int query, sw_bf16 *to,
+                              const float (&dq)[1][16 * D / THREADS][4], int query, sw_bf16 *to,
                               unsigned char *shared)
 {
     if (p.first + KEYS >= p.at.keys || first_tile(a, p.at, p.first + KEYS) > query) {
-        fused_store<D>(a, p, dq, query, to, shared);
+        fused_store<D, THREADS>(a, p, dq, query, to, shared);
         return;
     }
-    float4 *sums = p.sums + query / KV_QUERIES * (D / 16) * 32 * WARPS;
+    float4 *sums = fused_sums<D, THREADS>(p, query);
 #pragma unroll
-    for (int n = 0; n < D / 16; n++)
-        sums[n * 32 * WARPS] = make_float4(dq[0][n][0], dq[0][n][1], dq[0][n][2], dq[0][n][3]);
+    for (int n = 0; n < dq_part<D, THREADS>::N; n++)
+        sums[n * THREADS] = make_float4(dq[0][n][0], dq[0][n][1], dq[0][n][2], dq[0][n][3]);
 }
 
 /* The lane's entries of the bias' gradient that a tile of queries completes, and their sums so far;
@@ -155,13 +170,13 @@ SW_TILE_INLINE void fused_step(float (&dk)[1][D / 8][4], float (&dv)[1][D / 8][4
     sw_tile_put<KV_QUERIES, 1>(shared + L::DS, s, one, p.warp * KEYS_PER_WARP, p.lane);
     float dq[1][D / 16][4] = {};
     if (p.first > 0)
-        fused_get<D>(dq, p, query);
+        fused_get<D, 32 * WARPS>(dq, p, query);
     const uint32_t q = shared_address(shared + L::Q + (query / KV_QUERIES & 1) * L::TILE_BYTES);
     sw_tile_multiply_columns<D, 1, 8>(dk, s, sw_tile_lane_a<D>(q, 0, p.lane));
     __syncthreads(); /* d(scores) are there */
     fused_multiply<D>(dq, shared_address(shared + L::DS), shared_address(shared + L::K), p.warp,
                       p.lane);
-    fused_put<D>(a, p, dq, query, x.dq, shared);
+    fused_put<D, 32 * WARPS>(a, p, dq, query, x.dq, shared);
 }
 
 #if SW_HAVE_WGMMA
@@ -177,19 +192,20 @@ SW_TILE_INLINE void pack_columns(uint32_t (&p)[4][4], const float (&s)[1][8][4])
                 pack_bf16(s[0][2 * k + i / 2][2 * (i & 1)], s[0][2 * k + i / 2][2 * (i & 1) + 1]);
 }
 
-/* s = a b^T over 128 columns: 64 rows of a tile of KEYS, 64 rows of a tile of KV_QUERIES. */
-SW_TILE_INLINE void ask_rows(float (&s)[8][4], uint32_t a, uint32_t b)
+/* s = a b^T over the head: 64 rows of a tile of KEYS, 64 rows of a tile of KV_QUERIES. */
+template <int D> SW_TILE_INLINE void ask_rows(float (&s)[8][4], uint32_t a, uint32_t b)
 {
     multiply_async_new<0, 0>(s, async_operand(a, 16), async_operand(b, 16));
 #pragma unroll
-    for (int i = 1; i < 8; i++)
+    for (int i = 1; i < D / 16; i++)
         multiply_async<0, 0>(s, async_operand(a + i / 4 * KEYS * 128 + i % 4 * 32, 16),
                              async_operand(b + i / 4 * KV_QUERIES * 128 + i % 4 * 32, 16));
     async_end();
 }
 
 /* sums += p b: a tile b of KV_QUERIES. */
-SW_TILE_INLINE void ask_columns(float (&sums)[16][4], const uint32_t (&p)[4][4], uint32_t b)
+template <int N>
+SW_TILE_INLINE void ask_columns(float (&sums)[N][4], const uint32_t (&p)[4][4], uint32_t b)
 {
 #pragma unroll
     for (int i = 0; i < 4; i++)
@@ -197,7 +213,7 @@ SW_TILE_INLINE void ask_columns(float (&sums)[16][4], const uint32_t (&p)[4][4],
     async_end();
 }
 
-/* dq = d(scores) k: the warpgroup's panel of k. */
+/* dq = d(scores) k: a panel of k. */
 SW_TILE_INLINE void ask_dq(float (&dq)[8][4], uint32_t ds, uint32_t k)
 {
     multiply_async_new<1, 1>(dq, async_operand(ds, 16), async_operand(k, 16));
@@ -209,13 +225,13 @@ SW_TILE_INLINE void ask_dq(float (&dq)[8][4], uint32_t ds, uint32_t k)
 }
 
 /* s, the scores, become probabilities; p: what is left of them, as operands. */
-template <bool DROPOUT>
+template <int D, bool DROPOUT>
 SW_TILE_INLINE void
 wgmma_probabilities(float (&s)[1][8][4], uint32_t (&packed)[4][4], const uint32_t (&kept)[4],
                     const struct sw_tiled_attention &job, const struct fused_place &p, int query,
                     unsigned char *shared)
 {
-    using L = fused_layout<128>;
+    using L = fused_layout<D>;
     const int stage = query / KV_QUERIES & 1, g = p.lane >> 2, t = p.lane & 3;
     const int warp_row = p.warp * KEYS_PER_WARP, key = p.first + warp_row + g;
     const float *lse = reinterpret_cast<const float *>(shared + L::LSE + stage * L::LSE_BYTES);
@@ -246,15 +262,42 @@ SW_TILE_INLINE void put_gradient(unsigned char *tile, const uint32_t (&ds)[4][4]
                 ds[n / 2][2 * (n & 1) + h];
 }
 
+/* dq's part when all d(scores) of the tile are there. */
+template <int D, int THREADS>
+SW_TILE_INLINE void wgmma_dq(const struct sw_attention &a, const struct fused_place &p, sw_bf16 *to,
+                             int query, unsigned char *shared)
+{
+    using L = fused_layout<D>;
+    const int group = p.warp / 4, panel = D == 64 ? 0 : group;
+    const bool wanted = D == 128 || group == (query / KV_QUERIES & 1);
+    const uint32_t base = shared_address(shared);
+    float dq[1][8][4], before[1][8][4];
+    if (wanted && p.first > 0)
+        fused_get<D, THREADS>(before, p, query);
+    __syncthreads();
+    if (!wanted)
+        return;
+    async_begin();
+    ask_dq(dq[0], base + L::DS, base + L::K + panel * KEYS * 128);
+    async_wait<0>();
+    async_hold(dq[0]);
+    if (p.first > 0)
+#pragma unroll
+        for (int i = 0; i < 32; i++)
+            dq[0][i / 4][i % 4] += before[0][i / 4][i % 4];
+    fused_put<D, THREADS>(a, p, dq, query, to, shared);
+}
+
 /* fused_step with a warpgroup's products, which go on while other things are done. A warpgroup has
- * 64 keys, and of dq one panel. */
-template <bool DROPOUT>
-SW_TILE_INLINE void wgmma_step(float (&dk)[1][16][4], float (&dv)[1][16][4],
+ * 64 keys, and one panel of dq; where there is one panel only, they take turns. */
+template <int D, bool DROPOUT>
+SW_TILE_INLINE void wgmma_step(float (&dk)[1][D / 8][4], float (&dv)[1][D / 8][4],
                                const struct sw_tiled_attention &job, const struct fused_place &p,
                                const struct sw_backward_operands &x, int query,
                                unsigned char *shared)
 {
-    using L = fused_layout<128>;
+    using L = fused_layout<D>;
+    constexpr int DQ_THREADS = 2 * D; /* that have a part of dq, of 32 elements */
     const int stage = query / KV_QUERIES & 1, group = p.warp / 4, t = p.lane & 3;
     const uint32_t base = shared_address(shared);
     const uint32_t q = base + L::Q + stage * L::TILE_BYTES;
@@ -262,43 +305,31 @@ SW_TILE_INLINE void wgmma_step(float (&dk)[1][16][4], float (&dv)[1][16][4],
     const int key = p.first + p.warp * KEYS_PER_WARP;
     const struct fused_entries at = fused_get_entries(job.a, p, query);
     uint32_t kept[4] = {}, packed[4][4];
-    float s[1][8][4], dp[1][8][4], dq[1][8][4];
+    float s[1][8][4], dp[1][8][4];
     async_begin();
-    ask_rows(s[0], base + L::K + group * 64 * 128, q);
-    ask_rows(dp[0], base + L::V + group * 64 * 128, d_o);
+    ask_rows<D>(s[0], base + L::K + group * 64 * 128, q);
+    ask_rows<D>(dp[0], base + L::V + group * 64 * 128, d_o);
     if (DROPOUT)
         sw_tile_kept_transposed<8>(kept, job, p.at, key, query + 2 * t + p.at.shift, p.lane);
     async_wait<1>();
     async_hold(s[0]);
-    wgmma_probabilities<DROPOUT>(s, packed, kept, job, p, query, shared);
+    wgmma_probabilities<D, DROPOUT>(s, packed, kept, job, p, query, shared);
     async_begin();
     ask_columns(dv[0], packed, d_o);
     async_wait<1>();
     async_hold(dp[0]);
     const float *lse = reinterpret_cast<const float *>(shared + L::LSE + stage * L::LSE_BYTES);
     kv_gradient<DROPOUT>(s, dp, lse + KV_QUERIES + 2 * t, kept, job.dropout.scale);
-    uint32_t ds[4][4];
-    pack_columns(ds, s);
-    put_gradient(shared + L::DS, ds, p.warp * KEYS_PER_WARP, p.lane);
+    pack_columns(packed, s);
+    put_gradient(shared + L::DS, packed, p.warp * KEYS_PER_WARP, p.lane);
     async_publish();
     async_begin();
-    ask_columns(dk[0], ds, q);
-    fused_put_entries<128>(p, s, query, at, shared);
-    float before_dq[1][8][4];
-    if (p.first > 0)
-        fused_get<128>(before_dq, p, query);
-    __syncthreads(); /* d(scores) are there */
-    async_begin();
-    ask_dq(dq[0], base + L::DS, base + L::K + group * KEYS * 128);
+    ask_columns(dk[0], packed, q);
+    fused_put_entries<D>(p, s, query, at, shared);
+    wgmma_dq<D, DQ_THREADS>(job.a, p, x.dq, query, shared);
     async_wait<0>();
-    async_hold(dq[0]);
     async_hold(dv[0]);
     async_hold(dk[0]);
-    if (p.first > 0)
-#pragma unroll
-        for (int i = 0; i < 32; i++)
-            dq[0][i / 4][i % 4] += before_dq[0][i / 4][i % 4];
-    fused_put<128>(job.a, p, dq, query, x.dq, shared);
 }
 
 #endif
@@ -339,7 +370,7 @@ SW_TILE_INLINE void fused_queries(float (&dk)[1][D / 8][4], float (&dv)[1][D / 8
         if (query >= begin) {
 #if SW_HAVE_WGMMA
             if constexpr (WGMMA)
-                wgmma_step<DROPOUT>(dk, dv, job, p, x, query, shared);
+                wgmma_step<D, DROPOUT>(dk, dv, job, p, x, query, shared);
             else
 #endif
                 fused_step<D, DROPOUT>(dk, dv, job, p, x, query, shared);
@@ -482,6 +513,19 @@ void launch(struct sw_stream *stream, const struct sw_attention *a,
         sw_tiled_attention(a), x, work, static_cast<int>(slots), pieces_of(a));
 }
 
+template <bool WGMMA>
+void launch_head(struct sw_stream *stream, const struct sw_attention *a,
+                 const struct sw_backward_operands &x, const struct sw_backward_workspace &work)
+{
+    const bool dropout = a->dropout.p > 0.0f;
+    if (a->head_dim == 64)
+        dropout ? launch<64, true, WGMMA>(stream, a, x, work)
+                : launch<64, false, WGMMA>(stream, a, x, work);
+    else
+        dropout ? launch<128, true, WGMMA>(stream, a, x, work)
+                : launch<128, false, WGMMA>(stream, a, x, work);
+}
+
 } // namespace
 
 int64_t sw_attention_fused_slots(const struct sw_attention *a)
@@ -511,14 +555,8 @@ void sw_attention_fused(struct sw_stream *stream, const struct sw_attention *a,
                         const struct sw_backward_operands &x,
                         const struct sw_backward_workspace &work)
 {
-    const bool dropout = a->dropout.p > 0.0f;
-    if (a->head_dim == 64)
-        dropout ? launch<64, true, false>(stream, a, x, work)
-                : launch<64, false, false>(stream, a, x, work);
-    else if (sw_cuda_has_wgmma(stream))
-        dropout ? launch<128, true, true>(stream, a, x, work)
-                : launch<128, false, true>(stream, a, x, work);
+    if (sw_cuda_has_wgmma(stream))
+        launch_head<true>(stream, a, x, work);
     else
-        dropout ? launch<128, true, false>(stream, a, x, work)
-                : launch<128, false, false>(stream, a, x, work);
+        launch_head<false>(stream, a, x, work);
 }

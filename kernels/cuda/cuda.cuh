@@ -27,7 +27,11 @@ struct sw_cuda_stream {
     void *gemm_workspace; /* SW_CUDA_GEMM_WORKSPACE_BYTES; of compute streams only, else NULL */
 };
 
-enum { SW_CUDA_GEMM_WORKSPACE_BYTES = 32 << 20 };
+enum {
+    SW_CUDA_GEMM_WORKSPACE_BYTES = 32 << 20,
+    SW_CUDA_RANK_WORKSPACE_BYTES =
+        2 * SW_CUDA_GEMM_WORKSPACE_BYTES /* blocks and the model's ends have a stream each */
+};
 
 static inline cudaStream_t sw_cuda_stream(const struct sw_stream *stream)
 {

@@ -278,7 +278,7 @@ static sw_code take_arena(struct sw_device *device, int64_t wanted_bytes, struct
     cudaError_t error = cudaMemGetInfo(&free_bytes, &total_bytes);
     if (error != cudaSuccess)
         return cuda_failed(err, error, "reading free memory");
-    int64_t available = static_cast<int64_t>(free_bytes) - SW_CUDA_GEMM_WORKSPACE_BYTES;
+    int64_t available = static_cast<int64_t>(free_bytes) - SW_CUDA_RANK_WORKSPACE_BYTES;
     int64_t cap = wanted_bytes > 0 ? wanted_bytes : available - SPARE_BYTES;
     cap = cap / DEVICE_ALIGNMENT * DEVICE_ALIGNMENT;
     if (cap <= 0 || cap > available)
@@ -287,7 +287,7 @@ static sw_code take_arena(struct sw_device *device, int64_t wanted_bytes, struct
                        "products; a lower devices.memory would help",
                        device->ordinal, device->name, static_cast<long long>(free_bytes),
                        static_cast<long long>(total_bytes), static_cast<long long>(wanted_bytes),
-                       static_cast<int>(SW_CUDA_GEMM_WORKSPACE_BYTES));
+                       static_cast<int>(SW_CUDA_RANK_WORKSPACE_BYTES));
     error = cudaMalloc(&device->arena, static_cast<size_t>(cap));
     if (error != cudaSuccess) {
         (void)cudaGetLastError();
@@ -340,7 +340,7 @@ static sw_code describe_device(int physical_index, struct sw_device_info *out, s
              CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
     out->total_bytes = static_cast<int64_t>(total_bytes);
     out->free_bytes = static_cast<int64_t>(free_bytes) - SPARE_BYTES;
-    out->extra_bytes = SW_CUDA_GEMM_WORKSPACE_BYTES;
+    out->extra_bytes = SW_CUDA_RANK_WORKSPACE_BYTES;
     return SW_OK;
 }
 

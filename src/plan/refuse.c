@@ -4,6 +4,19 @@
 
 #include <stdlib.h>
 
+enum { LIMITS = 4, MIB = 1 << 20 };
+
+/* Of all units: compute weights, or gradients as held. */
+static double megabytes_of(const struct sw_plan_request *request, bool gradients)
+{
+    enum sw_dtype dtype =
+        gradients && request->optim != NULL ? request->optim->grads : request->compute;
+    int64_t elements = 0;
+    for (int64_t u = 0; u < request->model->unit_count; u++)
+        elements += request->model->units[u].elements;
+    return (double)elements * (double)sw_dtype_bytes(dtype) / MIB;
+}
+
 sw_code sw_plan_check_homes(const struct sw_plan *plan, struct sw_err *err)
 {
     const struct sw_plan_request *request = &plan->request;
@@ -19,9 +32,10 @@ sw_code sw_plan_check_homes(const struct sw_plan *plan, struct sw_err *err)
     for (int i = 0; i < 3; i += 2)
         if (!layered && (wanted[i] == SW_TIER_HOST || wanted[i] == SW_TIER_NVME))
             return SW_FAIL(err, SW_E_USAGE,
-                           "%s: %s clashes with parallel.schedule: %s, with which it would move "
-                           "once for every micro-batch (use layered or auto)",
-                           keys[i], sw_tier_name(wanted[i]), sw_schedule_name(request->schedule));
+                           "%s: %s clashes with parallel.schedule: %s, with which %.1f MiB would "
+                           "cross the bus for every micro-batch (use layered or auto)",
+                           keys[i], sw_tier_name(wanted[i]), sw_schedule_name(request->schedule),
+                           megabytes_of(request, i == 2));
     if (request->purpose != SW_FOR_TRAINING)
         return SW_OK;
     if (request->optimizer == SW_TIER_DEVICE && !sw_plan_may_step_on_device(request))
@@ -45,8 +59,6 @@ sw_code sw_plan_check_homes(const struct sw_plan *plan, struct sw_err *err)
 }
 
 /* ---- what would do ---- */
-
-enum { LIMITS = 4, MIB = 1 << 20 };
 
 /* A limit of the request, what it was, and whether it was raised. */
 struct limit {

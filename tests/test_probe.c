@@ -3,6 +3,7 @@
 #include "cli/command.h"
 #include "cli/measure_args.h"
 #include "cli/probe.h"
+#include "cli/rates.h"
 
 static struct sw_machine machine;
 
@@ -120,6 +121,21 @@ static void take_progress(void *context, const char *what, double fraction)
     (void)context;
     assert_true(fraction >= 0 && fraction <= 1.0001);
     snprintf(last_what, sizeof last_what, "%s", what);
+}
+
+/* What is measured grows with the workers, whose caches it must not fit, and with memory. */
+static void test_elements(void **state)
+{
+    (void)state;
+    struct sw_err err = {0};
+    struct sw_pool *pool;
+    assert_ok(sw_pool_open(&pool, 3, &err), &err);
+    const int64_t mib = 1 << 20, plenty = 1024 * 1024 * mib;
+    assert_int_equal(sw_rates_elements(pool, 256 * mib, plenty), 768 * mib / 16);
+    assert_int_equal(sw_rates_elements(pool, 16 * mib, plenty), 64 * mib / 16);
+    assert_int_equal(sw_rates_elements(pool, 4096 * mib, plenty), 4096 * mib / 16);
+    assert_int_equal(sw_rates_elements(pool, 256 * mib, 1024 * mib), 128 * mib / 16);
+    sw_pool_close(pool);
 }
 
 /* Finds this machine out, and a person and the planner can read it. */
@@ -303,13 +319,10 @@ const char *__asan_default_options(void)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_what_will_hurt),
-        cmocka_unit_test(test_what_will_hurt_on_gpus),
-        cmocka_unit_test(test_this_machine),
-        cmocka_unit_test(test_shared_memory),
-        cmocka_unit_test(test_map),
-        cmocka_unit_test(test_sizes),
-        cmocka_unit_test(test_split),
+        cmocka_unit_test(test_what_will_hurt), cmocka_unit_test(test_what_will_hurt_on_gpus),
+        cmocka_unit_test(test_elements),       cmocka_unit_test(test_this_machine),
+        cmocka_unit_test(test_shared_memory),  cmocka_unit_test(test_map),
+        cmocka_unit_test(test_sizes),          cmocka_unit_test(test_split),
         cmocka_unit_test(test_commands),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -2,6 +2,7 @@
 #include "cli/back_end.h"
 #include "cli/described.h"
 #include "cli/rates.h"
+#include "topo/topo.h"
 #include "train/session.h"
 
 #include <stdio.h>
@@ -13,13 +14,15 @@
 static sw_code price(struct sw_session *session, const struct sw_plan_request *request,
                      struct sw_err *err)
 {
-    enum { ELEMENTS = 4 << 20 };
+    enum { BYTES_PER_WORKER = 64 << 20 };
     bool gpu = session->device->asynchronous;
     struct sw_machine *machine = calloc(1, sizeof *machine);
     struct sw_plan_rates rates = {.device_is_host = !gpu};
     if (machine == NULL)
         return SW_FAIL(err, SW_E_MEMORY, "no memory for the description of a machine");
-    bool measured = sw_rates_measure(session->pool, ELEMENTS, machine, NULL) == SW_OK;
+    int64_t elements =
+        sw_rates_elements(session->pool, BYTES_PER_WORKER, sw_topo_memory_available_bytes());
+    bool measured = sw_rates_measure(session->pool, elements, machine, NULL) == SW_OK;
     if (measured)
         sw_plan_rates_of_machine(machine, false, &rates);
     rates.device_is_host = !gpu;

@@ -54,16 +54,15 @@ static sw_code probe_drives(const struct sw_probe_options *options, const struct
 static sw_code probe_host(const struct sw_probe_options *options, struct sw_machine *machine,
                           struct sw_err *err)
 {
-    /* 256 MiB in all are beyond any cache; where memory is short, a quarter of it has to do. */
-    int64_t elements = machine->memory_available_bytes > (int64_t)2 << 30 ? 16 << 20 : 4 << 20;
-    if (options->host_elements > 0)
-        elements = options->host_elements;
     struct progress progress = {options, "CPUs and memory"};
     struct sw_pool *pool;
     sw_code code = sw_pool_open(&pool, machine->cpus, err);
     if (code != SW_OK)
         return code;
     report(&progress, 0);
+    int64_t elements = options->host_elements;
+    if (elements <= 0)
+        elements = sw_rates_elements(pool, 256 << 20, machine->memory_available_bytes);
     code = sw_rates_measure(pool, elements, machine, err);
     if (code == SW_OK && options->gpus != NULL && machine->gpu_count > 0)
         code = sw_probe_shared_memory(options->gpus, pool, machine, err);

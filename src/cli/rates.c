@@ -146,6 +146,18 @@ sw_code sw_rates_measure_gemm(struct sw_pool *pool, double *out_rate, struct sw_
     return code;
 }
 
+int64_t sw_rates_elements(const struct sw_pool *pool, int64_t bytes_per_worker,
+                          int64_t available_bytes)
+{
+    static const int64_t least = 64 << 20, most = (int64_t)4 << 30;
+    int64_t bytes = sw_pool_workers(pool) * bytes_per_worker;
+    if (bytes > most)
+        bytes = most;
+    if (bytes > available_bytes / 8)
+        bytes = available_bytes / 8;
+    return (bytes < least ? least : bytes) / 1024 * 64; /* 16 bytes an element */
+}
+
 sw_code sw_rates_measure(struct sw_pool *pool, int64_t elements, struct sw_machine *machine,
                          struct sw_err *err)
 {

@@ -188,6 +188,16 @@ const struct sw_comm_ops sw_comm_local = {
     .failed = failed,
 };
 
+void sw_comm_broadcast(struct sw_comm *comm, int size, int root, void *const *arrays, int64_t bytes)
+{
+    struct sw_comm_range ranges[SW_COMM_BROADCAST_MEMBERS] = {0};
+    const void *sources[SW_COMM_BROADCAST_MEMBERS] = {0};
+    sw_assert(size <= SW_COMM_BROADCAST_MEMBERS && root >= 0 && root < size);
+    ranges[root].count = bytes;
+    sources[root] = arrays[root];
+    comm->ops->all_gather(comm, arrays, sources, ranges, 1);
+}
+
 const struct sw_comm_ops *sw_comm_choose(const struct sw_device_ops *device,
                                          const int32_t *physical, int size)
 {

@@ -78,6 +78,13 @@ struct sw_comm_ops {
 
 extern const struct sw_comm_ops sw_comm_local;
 
+enum { SW_COMM_BROADCAST_MEMBERS = 64 };
+
+/* `bytes` at arrays[root] to the arrays of all `size` members, at most SW_COMM_BROADCAST_MEMBERS:
+ * an all_gather in which only the root has a range. */
+void sw_comm_broadcast(struct sw_comm *comm, int size, int root, void *const *arrays,
+                       int64_t bytes);
+
 /* For a group on these physical devices: the back end's own method where no two members share one
  * and there is such a method, else `local`. */
 const struct sw_comm_ops *sw_comm_choose(const struct sw_device_ops *device,

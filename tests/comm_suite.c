@@ -31,7 +31,7 @@ struct group {
 
 /* ---- calls, by all owners ---- */
 
-enum what { OPEN, SEND, GATHER, REDUCE_SCATTER, ALL_REDUCE, BARRIER, CLOSE };
+enum what { OPEN, SEND, GATHER, BROADCAST, REDUCE_SCATTER, ALL_REDUCE, BARRIER, CLOSE };
 
 struct call {
     enum what what;
@@ -89,6 +89,10 @@ static void *run_call(void *context)
         break;
     case GATHER:
         comm->ops->all_gather(comm, call->destinations, call->sources, call->ranges, call->bytes);
+        break;
+    case BROADCAST:
+        sw_comm_broadcast(comm, call->group->size, call->from, (void *const *)call->destinations,
+                          call->bytes);
         break;
     case REDUCE_SCATTER:
         comm->ops->reduce_scatter(comm, arrays, call->ranges);
@@ -384,6 +388,35 @@ static void all_gather_in_and_out_of_place(void **state)
     for_all_groups(check_gather);
 }
 
+static void check_broadcast(struct group *group, int64_t count)
+{
+    for (int root = 0; root < group->size; root++) {
+        struct call call = {.what = BROADCAST,
+                            .group = group,
+                            .from = root,
+                            .bytes = count * (int64_t)sizeof(float)};
+        fill(group, count);
+        for (int m = 0; m < group->size; m++)
+            call.destinations[m] = is_here(group, m) ? group->arrays[m].device : NULL;
+        perform(&call);
+        barrier(group);
+        for (int m = 0; m < group->size; m++) {
+            if (!is_here(group, m))
+                continue;
+            const float *have = get(group, m, &group->arrays[m]);
+            for (int64_t i = 0; i < count; i++)
+                assert_bits(have[i], value(root, i), "broadcast", m, i);
+            assert_guards(have, count, -1.0f);
+        }
+    }
+}
+
+static void broadcast_reaches_all_from_any(void **state)
+{
+    (void)state;
+    for_all_groups(check_broadcast);
+}
+
 /* In place, the first two members with 5 and 2 of 8, the others with none. */
 static void elements_of_two_bytes_are_gathered(void **state)
 {
@@ -588,6 +621,7 @@ int comm_suite_run(const struct comm_rig *of)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(send_moves_bytes_between_any_two),
         cmocka_unit_test(all_gather_in_and_out_of_place),
+        cmocka_unit_test(broadcast_reaches_all_from_any),
         cmocka_unit_test(elements_of_two_bytes_are_gathered),
         cmocka_unit_test(reduce_scatter_sums_in_the_order_of_the_members),
         cmocka_unit_test(all_reduce_sums_in_the_order_of_the_members),

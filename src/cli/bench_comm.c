@@ -96,6 +96,12 @@ static void run_gather(struct rig *rig, const struct sw_comm_range *ranges)
     rig->comm->ops->all_gather(rig->comm, rig->arrays, sources, ranges, (int64_t)sizeof(float));
 }
 
+static void run_broadcast(struct rig *rig, const struct sw_comm_range *ranges)
+{
+    (void)ranges;
+    sw_comm_broadcast(rig->comm, rig->size, 0, rig->arrays, rig->count * (int64_t)sizeof(float));
+}
+
 static void run_scatter(struct rig *rig, const struct sw_comm_range *ranges)
 {
     float *arrays[MOST];
@@ -148,6 +154,7 @@ sw_code sw_cli_bench_comm(const char *size, struct sw_err *err)
         const char *name;
         void (*run)(struct rig *rig, const struct sw_comm_range *ranges);
     } calls[] = {{"send", run_send},
+                 {"broadcast", run_broadcast},
                  {"all-gather", run_gather},
                  {"reduce-scatter", run_scatter},
                  {"all-reduce", run_reduce}};

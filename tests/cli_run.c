@@ -3,6 +3,7 @@
 #include "cli/command.h"
 
 #include <math.h>
+#include <signal.h>
 
 enum { TEXT_MAX = 1 << 26, ROWS_MAX = 256, WORDS_MAX = 64 };
 
@@ -64,6 +65,8 @@ pid_t spillway_start(const char *log, const char *words, int *in, int *out)
     }
     char *argv[WORDS_MAX], *copy = strdup(words);
     int argc = 0;
+    /* Under nohup the tests ignore it, and so would the command, for ever. */
+    (void)signal(SIGHUP, SIG_DFL);
     split(copy, argv);
     while (argv[argc] != NULL)
         argc++;

@@ -179,8 +179,8 @@ static void test_tsv(void **state)
         "[\"s\"][t]",
         "E f, line 2: 1 fields, but the header line names 2",
         "[b][c]! 1, f, line 2: 1 fields, but the header line names 2",
-        "E f, line 1: no field \"target\"; the header line names source, Target "
-        "(data.source_field, data.target_field)",
+        ("E f, line 1: no field \"target\"; the header line names source, Target "
+         "(data.source_field, data.target_field)"),
         "E f, line 1: the header names \"source\" twice",
         "E f, line 2: byte 1 is not UTF-8",
         "E f, line 2: it holds a NUL byte",

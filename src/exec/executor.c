@@ -50,10 +50,11 @@ double sw_seconds_now(void)
 
 static bool waits_are_over(const struct sw_executor *executor, const struct sw_op *op)
 {
-    const struct sw_wait *wait = executor->program->waits + op->first_wait;
-    for (int32_t i = 0; i < op->wait_count; i++)
-        if (executor->lanes[wait[i].queue].done < wait[i].count)
+    for (int32_t i = 0; i < op->wait_count; i++) { /* a program without waits has no array */
+        const struct sw_wait *wait = &executor->program->waits[op->first_wait + i];
+        if (executor->lanes[wait->queue].done < wait->count)
             return false;
+    }
     return true;
 }
 

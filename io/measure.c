@@ -2,13 +2,13 @@
 
 #include "base/file.h"
 #include "base/mem.h"
+#include "base/timing.h"
 #include "io/scratch_file.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 /* A file, written once, and memory for requests in flight. */
@@ -22,13 +22,6 @@ struct session {
     const char *method;                /* that was used last */
     double progress_from, progress_to; /* what the pass under way is of the whole */
 };
-
-static double now_seconds(void)
-{
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
-}
 
 static void report(const struct session *session, double fraction)
 {
@@ -131,14 +124,14 @@ static sw_code move_all(struct run *run, struct sw_aio_request *requests, double
                         struct sw_err *err)
 {
     struct sw_aio_request *finished[32];
-    run->begin = run->now = now_seconds();
+    run->begin = run->now = sw_seconds_now();
     for (int i = 0; i < run->pass->depth; i++)
         start_next(run, &requests[i]);
     while (sw_aio_pending(run->aio) > 0) {
         int count = sw_aio_reap(run->aio, finished, 32, true, err);
         if (count < 0)
             return SW_E_IO;
-        run->now = now_seconds();
+        run->now = sw_seconds_now();
         for (int i = 0; i < count; i++) {
             if (finished[i]->os_errno != 0)
                 run->code = sw_aio_request_fail(run->aio, finished[i], err);
@@ -248,12 +241,6 @@ static sw_code find_best(struct session *session, struct pass *best, struct sw_e
 
 enum { ALONE_CHUNKS = 8, ALONE_CHUNK_BYTES = 4 << 20 };
 
-static int ascending(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 /* Seconds of a chunk that is waited for before the next is begun; median. */
 static sw_code time_chunks(struct sw_spill *spill, const struct sw_spill_region *region,
                            char *memory, bool write, double *out_seconds, struct sw_err *err)
@@ -261,7 +248,7 @@ static sw_code time_chunks(struct sw_spill *spill, const struct sw_spill_region 
     double seconds[ALONE_CHUNKS];
     for (int i = 0; i < ALONE_CHUNKS; i++) {
         struct sw_spill_ticket ticket;
-        double begin = now_seconds();
+        double begin = sw_seconds_now();
         if (write)
             sw_spill_write(spill, region, 0, memory, region->bytes, &ticket);
         else
@@ -269,10 +256,9 @@ static sw_code time_chunks(struct sw_spill *spill, const struct sw_spill_region 
         sw_code code = sw_spill_wait(&ticket, err);
         if (code != SW_OK)
             return code;
-        seconds[i] = now_seconds() - begin;
+        seconds[i] = sw_seconds_now() - begin;
     }
-    qsort(seconds, ALONE_CHUNKS, sizeof *seconds, ascending);
-    *out_seconds = (seconds[ALONE_CHUNKS / 2 - 1] + seconds[ALONE_CHUNKS / 2]) / 2;
+    *out_seconds = sw_median(seconds, ALONE_CHUNKS);
     return SW_OK;
 }
 

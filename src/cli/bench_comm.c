@@ -1,12 +1,12 @@
 #include "cli/bench_comm.h"
 
 #include "base/pool.h"
+#include "base/timing.h"
 #include "cli/back_end.h"
 #include "cli/measure_args.h"
 #include "kernels/comm.h"
 
 #include <stdio.h>
-#include <time.h>
 
 enum { MOST = 8, REPEATS = 5 };
 
@@ -119,13 +119,6 @@ static void run_reduce(struct rig *rig, const struct sw_comm_range *ranges)
     rig->comm->ops->all_reduce(rig->comm, arrays, rig->count);
 }
 
-static double now_seconds(void)
-{
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
-}
-
 /* The shortest of some times; the first one does not count. */
 static sw_code time_call(struct rig *rig, void (*run)(struct rig *, const struct sw_comm_range *),
                          double *out, struct sw_err *err)
@@ -136,12 +129,12 @@ static sw_code time_call(struct rig *rig, void (*run)(struct rig *, const struct
         ranges[m] = (struct sw_comm_range){m * share, share};
     *out = 0;
     for (int i = 0; i <= REPEATS; i++) {
-        double begin = now_seconds();
+        double begin = sw_seconds_now();
         run(rig, ranges);
         sw_code code = rig->comm->ops->barrier(rig->comm, err);
         if (code != SW_OK)
             return code;
-        double here = now_seconds() - begin;
+        double here = sw_seconds_now() - begin;
         if (i == 1 || (i > 1 && here < *out))
             *out = here;
     }

@@ -1,13 +1,13 @@
 /* GPUs for `spillway probe`: what they are, and their rates by the code that training runs. */
 #include "base/mem.h"
 #include "base/random.h"
+#include "base/timing.h"
 #include "cli/probe.h"
 #include "kernels/kernels.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 enum { REPEATS = 5, SIDE = 8192, PIECE_BYTES = 1 << 20, HOST_PARTS = 4 };
 static const int64_t copy_bytes = 256 << 20, matrix_bytes = (int64_t)SIDE * SIDE * 2;
@@ -21,13 +21,6 @@ struct rig {
     void *pinned;     /* copy_bytes */
     void *peer;       /* a buffer of another GPU */
 };
-
-static double now_seconds(void)
-{
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
-}
 
 static void rig_close(struct rig *rig)
 {
@@ -131,12 +124,12 @@ static sw_code rate(const struct rig *rig, void (*run)(const struct rig *),
                     struct sw_stream *stream, double amount, double *out, struct sw_err *err)
 {
     for (int i = 0; i <= REPEATS; i++) {
-        double begin = now_seconds();
+        double begin = sw_seconds_now();
         run(rig);
         sw_code code = rig->ops->stream_sync(stream, err);
         if (code != SW_OK)
             return code;
-        double here = amount / (now_seconds() - begin);
+        double here = amount / (sw_seconds_now() - begin);
         if (i > 0 && here > *out)
             *out = here;
     }
@@ -226,7 +219,7 @@ static void add_to_piece(void *context, int64_t index, int64_t worker)
 static sw_code time_all(const struct rig *rigs, int gpus, struct sw_pool *pool, float *host,
                         int64_t rounds, double *out, struct sw_err *err)
 {
-    double begin = now_seconds();
+    double begin = sw_seconds_now();
     double bytes = 2.0 * (double)gpus * (double)copy_bytes;
     sw_code code = SW_OK;
     for (int i = 0; i < gpus; i++) {
@@ -243,7 +236,7 @@ static sw_code time_all(const struct rig *rigs, int gpus, struct sw_pool *pool, 
         if (code == SW_OK)
             code = rigs[i].ops->stream_sync(rigs[i].down, err);
     }
-    *out = bytes / (now_seconds() - begin);
+    *out = bytes / (sw_seconds_now() - begin);
     return code;
 }
 

@@ -1,38 +1,19 @@
 #include "cli/rates.h"
 
 #include "base/mem.h"
+#include "base/timing.h"
 #include "kernels/device.h"
 #include "kernels/kernels.h"
 #include "optim/optim.h"
 
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 enum { REPEATS = 5, GEMM_SIDE = 1024, COPY_TASK_BYTES = 1 << 20 };
 enum { LEAST_PRODUCTS = 5, MOST_PRODUCTS = 64 };
 /* What is held for so long is held for a step, too: in a shared machine, and with clocks that fall
  * under load, the best of a few products is not. */
 static const double GEMM_SECONDS = 0.5;
-
-static double now_seconds(void)
-{
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
-}
-
-static int ascending(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median(double *values, int count)
-{
-    qsort(values, (size_t)count, sizeof *values, ascending);
-    return values[count / 2];
-}
 
 /* --- memcpy
  * ----------------------------------------------------------------------------------------*/
@@ -63,11 +44,11 @@ static sw_code measure_memcpy(struct sw_pool *pool, int64_t bytes, double *out_r
         goto out;
     }
     for (int i = 0; i < REPEATS; i++) {
-        double begin = now_seconds();
+        double begin = sw_seconds_now();
         sw_pool_run(pool, copy_task, &copy, tasks);
-        seconds[i] = now_seconds() - begin;
+        seconds[i] = sw_seconds_now() - begin;
     }
-    *out_rate = 2.0 * (double)(tasks * COPY_TASK_BYTES) / median(seconds, REPEATS);
+    *out_rate = 2.0 * (double)(tasks * COPY_TASK_BYTES) / sw_median(seconds, REPEATS);
 out:
     free(copy.to);
     free(copy.from);
@@ -82,18 +63,18 @@ static sw_code time_products(struct sw_stream *stream, const struct sw_gemm *gem
                              double *out_seconds, struct sw_err *err)
 {
     const struct sw_device_ops *ops = &sw_cpu_device_ops;
-    double seconds[MOST_PRODUCTS], start = now_seconds();
+    double seconds[MOST_PRODUCTS], start = sw_seconds_now();
     int count = 0;
     while (count < MOST_PRODUCTS &&
-           (count < LEAST_PRODUCTS || now_seconds() - start < GEMM_SECONDS)) {
-        double begin = now_seconds();
+           (count < LEAST_PRODUCTS || sw_seconds_now() - start < GEMM_SECONDS)) {
+        double begin = sw_seconds_now();
         ops->kernels->gemm(stream, gemm);
         sw_code code = ops->stream_sync(stream, err);
         if (code != SW_OK)
             return code;
-        seconds[count++] = now_seconds() - begin;
+        seconds[count++] = sw_seconds_now() - begin;
     }
-    *out_seconds = median(seconds, count);
+    *out_seconds = sw_median(seconds, count);
     return SW_OK;
 }
 

@@ -2,6 +2,7 @@
 
 #include "base/mem.h"
 #include "base/random.h"
+#include "base/timing.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -1,6 +1,7 @@
 #include "exec/executor.h"
 
 #include "base/mem.h"
+#include "base/timing.h"
 #include "exec/trace.h"
 
 #include <errno.h>
@@ -40,13 +41,6 @@ struct sw_executor {
     int32_t lane_count;
     struct lane lanes[];
 };
-
-double sw_seconds_now(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
 
 static bool waits_are_over(const struct sw_executor *executor, const struct sw_op *op)
 {

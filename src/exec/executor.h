@@ -48,7 +48,4 @@ sw_code sw_executor_write_trace(const struct sw_executor *executor, const char *
                                 const char *(*unit_name)(void *, int32_t), void *names,
                                 struct sw_err *err) SW_WARN_UNUSED;
 
-/* Monotonic clock. */
-double sw_seconds_now(void);
-
 #endif

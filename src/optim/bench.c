@@ -1,10 +1,9 @@
 #include "base/mem.h"
 #include "base/random.h"
+#include "base/timing.h"
 #include "optim/walk.h"
 
 #include <stdlib.h>
-#include <string.h>
-#include <time.h>
 
 enum { REPEATS = 9, ARRAYS = 4, GRADIENT = 0, WEIGHTS, EXP_AVG, EXP_AVG_SQ };
 
@@ -51,13 +50,6 @@ static int64_t tasks_of(const struct job *job)
     return (job->elements + job->task_elements - 1) / job->task_elements;
 }
 
-static double now_seconds(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
-}
-
 static double time_adamw(struct sw_pool *pool, const struct job *job, int64_t number)
 {
     struct sw_optim_settings settings;
@@ -74,30 +66,16 @@ static double time_adamw(struct sw_pool *pool, const struct job *job, int64_t nu
         .exp_avg = job->arrays[EXP_AVG],
         .exp_avg_sq = job->arrays[EXP_AVG_SQ],
     };
-    double start = now_seconds();
+    double start = sw_seconds_now();
     sw_adamw_step(pool, &settings, &update, &unit, &chunk);
-    return now_seconds() - start;
+    return sw_seconds_now() - start;
 }
 
 static double time_triad(struct sw_pool *pool, struct job *job)
 {
-    double start = now_seconds();
+    double start = sw_seconds_now();
     sw_pool_run(pool, triad_task, job, tasks_of(job));
-    return now_seconds() - start;
-}
-
-static int ascending(const void *a, const void *b)
-{
-    double x, y;
-    memcpy(&x, a, sizeof x);
-    memcpy(&y, b, sizeof y);
-    return (x > y) - (x < y);
-}
-
-static double median(double *values, size_t count)
-{
-    qsort(values, count, sizeof *values, ascending);
-    return values[count / 2];
+    return sw_seconds_now() - start;
 }
 
 sw_code sw_optim_bench(struct sw_pool *pool, int64_t elements, struct sw_optim_bench *out,
@@ -129,8 +107,8 @@ sw_code sw_optim_bench(struct sw_pool *pool, int64_t elements, struct sw_optim_b
     }
     *out = (struct sw_optim_bench){
         .elements = elements,
-        .adamw_bytes_per_second = 28.0 * (double)elements / median(adamw, REPEATS),
-        .triad_bytes_per_second = 12.0 * (double)elements / median(triad, REPEATS),
+        .adamw_bytes_per_second = 28.0 * (double)elements / sw_median(adamw, REPEATS),
+        .triad_bytes_per_second = 12.0 * (double)elements / sw_median(triad, REPEATS),
     };
     out->ratio = out->adamw_bytes_per_second / out->triad_bytes_per_second;
 out:

@@ -2,7 +2,7 @@
 
 #include "base/mem.h"
 #include "base/text.h"
-#include "exec/executor.h"
+#include "base/timing.h"
 #include "train/evaluate.h"
 
 #include <stdlib.h>

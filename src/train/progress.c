@@ -1,6 +1,6 @@
 #include "train/progress.h"
 
-#include "exec/executor.h"
+#include "base/timing.h"
 
 #include <stdarg.h>
 #include <stdio.h>

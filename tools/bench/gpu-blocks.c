@@ -9,13 +9,13 @@
  * usage: gpu-blocks [FILTER]     FILTER: a part of the blocks' names to run */
 #include "base/json.h"
 #include "base/random.h"
+#include "base/timing.h"
 #include "model/block.h"
 #include "model/config.h"
 #include "model/presets.h"
 #include "tests/cuda_module.h"
 
 #include <stdlib.h>
-#include <time.h>
 
 enum { SAMPLES = 9, REPEATS = 4, CALLS = 16, PRODUCTS = 64, UNITS = SW_BLOCK_UNITS };
 
@@ -60,29 +60,10 @@ static void must(sw_code code, const struct sw_err *err)
     exit(1);
 }
 
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 static void finish(struct bench *b, struct sw_stream *stream)
 {
     struct sw_err err = {0};
     must(b->ops->stream_sync(stream, &err), &err);
-}
-
-static int by_size(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median(double *values, int count)
-{
-    qsort(values, (size_t)count, sizeof *values, by_size);
-    return values[count / 2];
 }
 
 /* --- The table of kernels, each call repeated and timed ------------------------------------------
@@ -135,13 +116,13 @@ static void before(int i)
     if (i != 1)
         return;
     finish(timed.bench, timed.bench->stream);
-    timed.start = now();
+    timed.start = sw_seconds_now();
 }
 
 static void after(enum kind kind)
 {
     finish(timed.bench, timed.bench->stream);
-    timed.seconds[kind] += (now() - timed.start) / CALLS;
+    timed.seconds[kind] += (sw_seconds_now() - timed.start) / CALLS;
     timed.calls[kind]++;
 }
 
@@ -469,13 +450,13 @@ static double time_block(struct bench *b)
     run_block(b, b->ops->kernels);
     for (int sample = 0; sample < SAMPLES; sample++) {
         finish(b, b->stream);
-        double start = now();
+        double start = sw_seconds_now();
         for (int i = 0; i < REPEATS; i++)
             run_block(b, b->ops->kernels);
         finish(b, b->stream);
-        seconds[sample] = (now() - start) / REPEATS;
+        seconds[sample] = (sw_seconds_now() - start) / REPEATS;
     }
-    return median(seconds, SAMPLES);
+    return sw_median(seconds, SAMPLES);
 }
 
 /* Seconds of one product, the median, as it stands in the block. */
@@ -485,13 +466,13 @@ static double time_product(struct bench *b, const struct sw_gemm *gemm)
     b->ops->kernels->gemm(b->stream, gemm);
     for (int sample = 0; sample < SAMPLES; sample++) {
         finish(b, b->stream);
-        double start = now();
+        double start = sw_seconds_now();
         for (int i = 0; i < CALLS; i++)
             b->ops->kernels->gemm(b->stream, gemm);
         finish(b, b->stream);
-        seconds[sample] = (now() - start) / CALLS;
+        seconds[sample] = (sw_seconds_now() - start) / CALLS;
     }
-    return median(seconds, SAMPLES);
+    return sw_median(seconds, SAMPLES);
 }
 
 static bool same_product(const struct sw_gemm *a, const struct sw_gemm *b)
@@ -619,26 +600,26 @@ static double time_plain(struct bench *b, const struct driver *driver, bool up)
     driver_must(driver->stream_create(&stream, 1), "cuStreamCreate");
     memset(host, 1, (size_t)COPY_BYTES);
     for (int sample = 0; sample < SAMPLES; sample++) {
-        double start = now();
+        double start = sw_seconds_now();
         driver_must(up ? driver->up(device, host, (size_t)COPY_BYTES, stream)
                        : driver->down(host, device, (size_t)COPY_BYTES, stream),
                     "a copy");
         driver_must(driver->stream_sync(stream), "a copy");
-        seconds[sample] = now() - start;
+        seconds[sample] = sw_seconds_now() - start;
     }
     driver_must(driver->host_free(host), "cuMemFreeHost");
-    return (double)COPY_BYTES / median(seconds, SAMPLES);
+    return (double)COPY_BYTES / sw_median(seconds, SAMPLES);
 }
 
 /* Bytes a second of our copies, the median, while `blocks` blocks run; and how long the blocks
  * took, which must be longer than the copies. Both ways at once: bytes of one. */
 static double time_copies(struct bench *b, bool up, bool down, int blocks, double *block_seconds)
 {
-    double seconds[SAMPLES], start = now();
+    double seconds[SAMPLES], start = sw_seconds_now();
     for (int i = 0; i < blocks; i++)
         run_block(b, b->ops->kernels);
     for (int sample = 0; sample < SAMPLES; sample++) {
-        double begin = now();
+        double begin = sw_seconds_now();
         if (up)
             b->ops->copy(b->up, b->copied, b->pinned, COPY_BYTES);
         if (down)
@@ -646,14 +627,14 @@ static double time_copies(struct bench *b, bool up, bool down, int blocks, doubl
                          COPY_BYTES);
         finish(b, b->up);
         finish(b, b->down);
-        seconds[sample] = now() - begin;
+        seconds[sample] = sw_seconds_now() - begin;
     }
-    double copied = now() - start;
+    double copied = sw_seconds_now() - start;
     finish(b, b->stream);
-    *block_seconds = blocks > 0 ? (now() - start) / blocks : 0.0;
-    if (blocks > 0 && now() - start < copied + *block_seconds)
+    *block_seconds = blocks > 0 ? (sw_seconds_now() - start) / blocks : 0.0;
+    if (blocks > 0 && sw_seconds_now() - start < copied + *block_seconds)
         printf("    the blocks were done before the copies\n");
-    return (double)(COPY_BYTES) / median(seconds, SAMPLES);
+    return (double)(COPY_BYTES) / sw_median(seconds, SAMPLES);
 }
 
 static void measure_copies(struct bench *b)

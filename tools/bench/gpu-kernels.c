@@ -5,11 +5,11 @@
  *
  * usage: gpu-kernels [FILTER]     FILTER: a part of the names to run */
 #include "base/random.h"
+#include "base/timing.h"
 #include "optim/optim.h"
 #include "tests/cuda_module.h"
 
 #include <stdlib.h>
-#include <time.h>
 
 enum { TOKENS = 4096, MODEL = 1024, INNER = 65536, HEADS = 128, HEAD = 128, VOCABULARY = 32128 };
 enum { WIDTH = HEADS * HEAD, CHUNK = 512, REACH = 512, BUCKETS = 32, BUFFERS = 6, ROUNDS = 3 };
@@ -54,13 +54,6 @@ static void must(sw_code code, const struct sw_err *err)
     exit(1);
 }
 
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 static void finish(struct bench *b)
 {
     struct sw_err err = {0};
@@ -75,18 +68,18 @@ static double time_call(struct bench *b, const struct call *call, double *issue)
     double best = 0.0;
     call->run(b, call);
     finish(b);
-    double start = now();
+    double start = sw_seconds_now();
     call->run(b, call);
     finish(b);
-    int times = (int)(0.03 / (now() - start)) + 3;
+    int times = (int)(0.03 / (sw_seconds_now() - start)) + 3;
     times = times > 200 ? 200 : times;
     for (int round = 0; round < ROUNDS; round++) {
-        start = now();
+        start = sw_seconds_now();
         for (int i = 0; i < times; i++)
             call->run(b, call);
-        double issued = (now() - start) / times;
+        double issued = (sw_seconds_now() - start) / times;
         finish(b);
-        double seconds = (now() - start) / times;
+        double seconds = (sw_seconds_now() - start) / times;
         *issue = round == 0 || issued < *issue ? issued : *issue;
         best = round == 0 || seconds < best ? seconds : best;
     }

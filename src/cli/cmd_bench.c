@@ -157,11 +157,9 @@ const struct sw_command sw_command_bench = {
         "io writes the file once, then times writing it again and reading it. "
         "tools/bench/io-vs-fio "
         "compares\nit with fio. comm times what replicas exchange, a member a GPU, two on one GPU "
-        "or on the CPU. step runs the plan's program of a training step on a virtual "
-        "clock, "
-        "by the machine's rates:\nhow long it takes, which resource is busiest, what every lane is "
-        "busy with, and how long\nranks compute nothing; --machine plans for that machine, GPUs "
-        "that are not here "
-        "and up to 64 ranks included;\n--run compares with real steps.\n",
+        "or on the CPU.\nstep runs the plan's program of a training step on a virtual clock, by "
+        "the machine's rates: how\nlong it takes, which resource is busiest, what every lane is "
+        "busy with, and how long ranks compute\nnothing; --machine plans for that machine, GPUs "
+        "that are not here and up to 64 ranks included;\n--run compares with real steps.\n",
     .run = run_bench,
 };

@@ -7,7 +7,6 @@
 #include "train/evaluate.h"
 
 #include <errno.h>
-#include <stdlib.h>
 
 static sw_code write_all(const char *path, const float *values, int64_t count, struct sw_err *err)
 {
@@ -19,9 +18,9 @@ static sw_code write_all(const char *path, const float *values, int64_t count, s
     return well ? SW_OK : SW_FAIL_OS(err, SW_E_IO, errno, "%s: cannot be written", path);
 }
 
-/* All rows as one batch. */
-static sw_code evaluate(struct sw_session *session, const struct sw_dataset *dataset,
-                        const char *path, struct sw_err *err)
+/* All rows as one batch. Devices write logits where `device` pinned memory for them. */
+static sw_code evaluate(struct sw_session *session, struct sw_device *device,
+                        const struct sw_dataset *dataset, const char *path, struct sw_err *err)
 {
     int64_t rows = sw_dataset_rows(dataset), tokens = 0;
     const struct sw_batcher_options options = {.global_batch = rows};
@@ -32,22 +31,25 @@ static sw_code evaluate(struct sw_session *session, const struct sw_dataset *dat
         return code;
     const struct sw_batch batch = sw_batcher_in_order(batcher, 0, rows);
     int64_t count = batch.target_tokens * session->model->t5.vocab_size;
-    float *logits = malloc((size_t)count * sizeof *logits);
-    if (logits == NULL)
-        code = SW_FAIL(err, SW_E_MEMORY, "no memory for %lld logits", (long long)count);
-    if (code == SW_OK)
+    int64_t bytes = count * (int64_t)sizeof(float);
+    void *logits = NULL;
+    code = session->device->host_alloc(device, bytes, &logits, err);
+    if (code == SW_OK) {
         code = sw_engine_evaluate(session->engine, &batch, &loss, &tokens, logits, err);
-    if (code == SW_OK)
-        code = write_all(path, logits, count, err);
-    free(logits);
+        if (code == SW_OK)
+            code = write_all(path, logits, count, err);
+        session->device->host_free(device, logits, bytes);
+    }
     sw_batcher_close(batcher);
     return code;
 }
 
 static sw_code run(struct sw_session *session, const char *path, struct sw_err *err)
 {
+    const struct sw_device_config holder = {.memory_bytes = 1 << 20, .pool = session->pool};
     struct sw_plan_request request;
     struct sw_dataset *dataset = NULL;
+    struct sw_device *device = NULL;
     sw_code code = sw_session_request(session, SW_FOR_EVALUATION, &request, err);
     if (code == SW_OK)
         code = sw_session_dataset(session, session->config->data.eval, &dataset, err);
@@ -60,7 +62,11 @@ static sw_code run(struct sw_session *session, const char *path, struct sw_err *
     if (code == SW_OK)
         code = sw_engine_start(session->engine, err);
     if (code == SW_OK)
-        code = evaluate(session, dataset, path, err);
+        code = session->device->open(&device, &holder, err);
+    if (code == SW_OK) {
+        code = evaluate(session, device, dataset, path, err);
+        session->device->close(device);
+    }
     sw_dataset_free(dataset);
     return code;
 }

@@ -227,6 +227,12 @@ static sw_code count_devices(int *out, struct sw_err *err)
             snprintf(why_there_is_none, sizeof why_there_is_none, "no GPU is there");
         return SW_OK;
     }
+    if (visible != nullptr)
+        return SW_FAIL(
+            err, SW_E_DEVICE,
+            "CUDA: looking for GPUs with CUDA_VISIBLE_DEVICES=\"%.100s\": %s (%s); each may be "
+            "named once; devices.kind: cpu goes without",
+            visible, cudaGetErrorString(error), cudaGetErrorName(error));
     (void)cuda_failed(err, error, "looking for GPUs");
     return sw_err_while(err, "starting; devices.kind: cpu goes without");
 }
@@ -278,24 +284,26 @@ static sw_code take_arena(struct sw_device *device, int64_t wanted_bytes, struct
     cudaError_t error = cudaMemGetInfo(&free_bytes, &total_bytes);
     if (error != cudaSuccess)
         return cuda_failed(err, error, "reading free memory");
+    const double mib = 1 << 20;
     int64_t available = static_cast<int64_t>(free_bytes) - SW_CUDA_RANK_WORKSPACE_BYTES;
     int64_t cap = wanted_bytes > 0 ? wanted_bytes : available - SPARE_BYTES;
     cap = cap / DEVICE_ALIGNMENT * DEVICE_ALIGNMENT;
     if (cap <= 0 || cap > available)
-        return SW_FAIL(err, SW_E_FIT,
-                       "GPU %d (%s) has %lld bytes free of %lld, %lld are wanted and %d for "
-                       "products; a lower devices.memory would help",
-                       device->ordinal, device->name, static_cast<long long>(free_bytes),
-                       static_cast<long long>(total_bytes), static_cast<long long>(wanted_bytes),
-                       static_cast<int>(SW_CUDA_RANK_WORKSPACE_BYTES));
+        return SW_FAIL(
+            err, SW_E_FIT,
+            "GPU %d (%s) has %.0f of %.0f MiB free, %.0f are wanted and %.0f for "
+            "products; a lower devices.memory would help, or an end of what else runs there",
+            device->ordinal, device->name, static_cast<double>(free_bytes) / mib,
+            static_cast<double>(total_bytes) / mib, static_cast<double>(wanted_bytes) / mib,
+            SW_CUDA_RANK_WORKSPACE_BYTES / mib);
     error = cudaMalloc(&device->arena, static_cast<size_t>(cap));
     if (error != cudaSuccess) {
         (void)cudaGetLastError();
         return SW_FAIL(err, SW_E_FIT,
-                       "GPU %d (%s): %lld bytes are free, but %lld were not given: %s; a lower "
+                       "GPU %d (%s): %.0f MiB are free, but %.0f were not given: %s; a lower "
                        "devices.memory would help",
-                       device->ordinal, device->name, static_cast<long long>(free_bytes),
-                       static_cast<long long>(cap), cudaGetErrorString(error));
+                       device->ordinal, device->name, static_cast<double>(free_bytes) / mib,
+                       static_cast<double>(cap) / mib, cudaGetErrorString(error));
     }
     device->cap_bytes = cap;
     return SW_OK;

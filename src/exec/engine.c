@@ -385,8 +385,6 @@ sw_code sw_engine_evaluate(struct sw_engine *engine, const struct sw_batch *batc
         code = check_batch(engine, batch, err);
     if (code == SW_OK)
         code = clear_loss(engine, err);
-    if (code == SW_OK && logits != NULL && engine->device_ops->asynchronous)
-        code = SW_FAIL(err, SW_E_FAILED, "logits are read on the CPU back end only");
     if (code != SW_OK)
         return code;
     engine->training = false;

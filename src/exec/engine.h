@@ -102,7 +102,8 @@ sw_code sw_engine_read_gradient(struct sw_engine *engine, int64_t param, int64_t
 
 /* Sum of the token losses (no dropout, no smoothing) over any number of rows, in micro-batches. It
  * is handed out even when it is not finite; sw_engine_nonfinite then names the block.
- * logits: NULL, or fp32 host memory [target tokens of the batch][vocabulary], for tests. */
+ * logits: NULL, or fp32 [target tokens of the batch][vocabulary] in memory of the devices'
+ * host_alloc, for tests and tools. */
 sw_code sw_engine_evaluate(struct sw_engine *engine, const struct sw_batch *batch, double *loss_sum,
                            int64_t *tokens, float *logits, struct sw_err *err) SW_WARN_UNUSED;
 

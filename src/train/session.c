@@ -237,6 +237,25 @@ static sw_code list_devices(struct sw_session *session, const struct sw_plan_req
     return code;
 }
 
+static sw_code too_little(int32_t device, const struct sw_device_info *info, bool given,
+                          int64_t share_bytes, struct sw_err *err)
+{
+    const double mib = 1 << 20;
+    double share = (double)share_bytes / mib, extra = (double)info->extra_bytes / mib;
+    if (given)
+        return SW_FAIL(
+            err, SW_E_FIT,
+            "devices.memory: %.0f MiB a rank, of which %.0f MiB are taken beside what is "
+            "planned (GPU %d, %s); more of it would help",
+            share, extra, (int)device, info->name);
+    return SW_FAIL(err, SW_E_FIT,
+                   "GPU %d (%s): %.0f of its %.0f MiB are free for a rank, which takes %.0f MiB "
+                   "beside what is planned; other programs have the rest (nvidia-smi), or "
+                   "devices.list names another GPU",
+                   (int)device, info->name, share > 0 ? share : 0.0,
+                   (double)info->total_bytes / mib, extra);
+}
+
 /* What the plan may take of each rank's GPU: the cap, or else an even share of what is free on the
  * fullest; less what a rank takes beside it. */
 static sw_code limit_devices(const struct sw_session *session, struct sw_plan_request *request,
@@ -258,11 +277,7 @@ static sw_code limit_devices(const struct sw_session *session, struct sw_plan_re
         int64_t share = given ? least : info.free_bytes / sharing;
         info.extra_bytes += group_bytes;
         if (share <= info.extra_bytes)
-            return SW_FAIL(err, SW_E_FIT,
-                           "devices.memory: %lld bytes of GPU %d (%s) for a rank; it takes %lld "
-                           "beside what is planned",
-                           (long long)share, (int)session->devices[i], info.name,
-                           (long long)info.extra_bytes);
+            return too_little(session->devices[i], &info, given, share, err);
         if (share - info.extra_bytes >= request->device_memory_bytes && i > 0)
             continue;
         request->device_memory_bytes = share - info.extra_bytes;

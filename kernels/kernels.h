@@ -48,7 +48,9 @@ struct sw_dropout {
 struct sw_gemm {
     /* C[m, n] = alpha * op(A)[m, k] * op(B)[k, n] + beta * C; op transposes when trans_* is set.
      * lda, ldb, ldc are elements between rows as stored. beta is 0 or 1; with 0, C is not read;
-     * with 1 and bf16 C, a back end may round the product to bf16 before it adds it. */
+     * with 1, `addend` is read in C's place where there is one: as C is in type and rows, and C
+     * itself or all outside it; which of the two changes no bit. With 1 and bf16 C, a back end may
+     * round the product to bf16 before it adds to it. */
     int64_t m, n, k;
     bool trans_a, trans_b;
     const void *a;
@@ -57,6 +59,7 @@ struct sw_gemm {
     int64_t ldb;
     void *c;
     int64_t ldc;
+    const void *addend; /* NULL: C */
     float alpha, beta;
     enum sw_dtype ab_dtype, c_dtype;
 };

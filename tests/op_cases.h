@@ -17,6 +17,7 @@ struct op_case {
     int64_t m, n, k;
     bool trans_a, trans_b;
     float alpha, beta;
+    bool apart; /* what is added to is not C */
     enum sw_dtype c_dtype;
     /* norm, feed-forward, residual, embedding, loss: rows come from `queries` or m */
     int64_t width;

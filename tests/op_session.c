@@ -290,6 +290,9 @@ bool op_result_agrees(const struct op_case *c, const struct op_result *result)
 void op_result_check(const struct op_case *c, const struct op_result *result)
 {
     assert_true(op_result_agrees(c, result));
+    if (c->apart && memcmp(result->outputs[0].bits, result->outputs[1].bits,
+                           (size_t)result->outputs[0].bytes) != 0)
+        fail_msg("%s: adding in place gives other bits", c->name);
 }
 
 void op_result_free(struct op_result *result)

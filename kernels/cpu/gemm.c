@@ -75,6 +75,24 @@ struct job {
     int64_t piece_n; /* columns of a tile that one call of the BLAS makes */
 };
 
+/* What a product is added to. */
+static const void *addend_of(const struct sw_gemm *g)
+{
+    return g->addend != NULL ? g->addend : g->c;
+}
+
+/* Puts rows x columns of the addend at (row, column) where the BLAS adds to them: in C. */
+static void bring_addend(const struct sw_gemm *g, int64_t row, int64_t column, int64_t rows,
+                         int64_t columns)
+{
+    const float *from = addend_of(g);
+    float *to = g->c;
+    if (g->beta == 0.0f || from == to)
+        return;
+    for (int64_t i = row; i < row + rows; i++)
+        memcpy(to + i * g->ldc + column, from + i * g->ldc + column, (size_t)columns * sizeof *to);
+}
+
 static void tile_fp32(void *context, int64_t index, int64_t worker)
 {
     const struct job *job = context;
@@ -84,6 +102,7 @@ static void tile_fp32(void *context, int64_t index, int64_t worker)
     int64_t end = sw_cpu_min(column + job->tile_n, g->n);
     const float *a = (const float *)g->a + (g->trans_a ? row : row * g->lda);
     (void)worker;
+    bring_addend(g, row, column, sw_cpu_min(job->tile_m, g->m - row), end - column);
     for (int64_t j = column; j < end; j += job->piece_n)
         sw_cpu_sgemm(g->trans_a, g->trans_b, sw_cpu_min(job->tile_m, g->m - row),
                      sw_cpu_min(job->piece_n, end - j), g->k, g->alpha, a, g->lda,
@@ -132,10 +151,10 @@ static void tile_mixed(void *context, int64_t index, int64_t worker)
                      g->trans_b ? k : n, 1.0f, c, n);
     }
     for (int64_t i = 0; i < m; i++) {
-        void *out = sw_cpu_at_mutable(g->c, (row + i) * g->ldc + column, g->c_dtype);
+        int64_t at = (row + i) * g->ldc + column;
         if (g->beta != 0.0f)
-            lanes->accumulate(c + i * n, out, g->c_dtype, n);
-        lanes->convert(out, g->c_dtype, c + i * n, SW_F32, n);
+            lanes->accumulate(c + i * n, sw_cpu_at(addend_of(g), at, g->c_dtype), g->c_dtype, n);
+        lanes->convert(sw_cpu_at_mutable(g->c, at, g->c_dtype), g->c_dtype, c + i * n, SW_F32, n);
     }
 }
 

@@ -14,7 +14,7 @@
 /* Everything an algorithm's choice depends on. */
 struct shape {
     int64_t m, n, k, lda, ldb, ldc;
-    int32_t a_alignment, b_alignment, c_alignment; /* bytes */
+    int32_t a_alignment, b_alignment, c_alignment; /* bytes; C's addend has C's */
     int32_t form; /* trans_a, trans_b, beta, ab_dtype, c_dtype: a bit each */
 };
 
@@ -88,6 +88,12 @@ static void put_layout(cublasLtMatrixLayoutOpaque_t *out, enum sw_dtype dtype, i
                                    static_cast<uint64_t>(columns), stride);
 }
 
+/* What a product is added to. */
+static const void *addend_of(const struct sw_gemm *g)
+{
+    return g->addend != nullptr ? g->addend : g->c;
+}
+
 static bool describe(struct problem *out, const struct sw_gemm *g)
 {
     cublasOperation_t first = g->trans_b ? CUBLAS_OP_T : CUBLAS_OP_N;
@@ -115,6 +121,8 @@ static int32_t alignment_of(const void *pointer, int64_t stride, enum sw_dtype d
     return static_cast<int32_t>(bits & (~bits + 1));
 }
 
+/* Whether C is its own addend has no part in it: a block that keeps its context adds to another
+ * buffer where one that keeps none adds in place, and both must get the same bits. */
 static struct shape shape_of(const struct sw_gemm *g)
 {
     struct shape shape;
@@ -128,6 +136,10 @@ static struct shape shape_of(const struct sw_gemm *g)
     shape.a_alignment = alignment_of(g->a, g->lda, g->ab_dtype);
     shape.b_alignment = alignment_of(g->b, g->ldb, g->ab_dtype);
     shape.c_alignment = alignment_of(g->c, g->ldc, g->c_dtype);
+    if (g->beta != 0.0f) {
+        int32_t addend = alignment_of(addend_of(g), g->ldc, g->c_dtype);
+        shape.c_alignment = addend < shape.c_alignment ? addend : shape.c_alignment;
+    }
     shape.form = (g->trans_a ? 1 : 0) | (g->trans_b ? 2 : 0) | (g->beta != 0.0f ? 4 : 0) |
                  (g->ab_dtype == SW_BF16 ? 8 : 0) | (g->c_dtype == SW_BF16 ? 16 : 0);
     return shape;
@@ -222,9 +234,10 @@ static __global__ void __launch_bounds__(TILE *TILE) plain(struct sw_gemm g)
     }
     if (row >= g.m || column >= g.n)
         return;
-    C *to = static_cast<C *>(g.c) + row * g.ldc + column;
-    float before = g.beta != 0.0f ? sw_to_float(*to) : 0.0f;
-    sw_from_float(to, g.alpha * sum + before);
+    int64_t at = row * g.ldc + column;
+    const C *addend = static_cast<const C *>(g.addend != nullptr ? g.addend : g.c);
+    float before = g.beta != 0.0f ? sw_to_float(addend[at]) : 0.0f;
+    sw_from_float(static_cast<C *>(g.c) + at, g.alpha * sum + before);
 }
 
 static void run_plain(struct sw_stream *stream, const struct sw_gemm *g)
@@ -254,7 +267,7 @@ static void run_found(struct sw_stream *stream, struct sw_cuda_gemm_state *state
     void *workspace = reinterpret_cast<struct sw_cuda_stream *>(stream)->gemm_workspace;
     cublasStatus_t status = cublasLtMatmul(
         state->handle, &problem->operation, &g->alpha, g->b, &problem->first, g->a,
-        &problem->second, &g->beta, g->c, &problem->result, g->c, &problem->result,
+        &problem->second, &g->beta, addend_of(g), &problem->result, g->c, &problem->result,
         &entry->algorithm, workspace, workspace != nullptr ? SW_CUDA_GEMM_WORKSPACE_BYTES : 0,
         sw_cuda_stream(stream));
     sw_cuda_end(stream, "a product");
@@ -265,15 +278,18 @@ static void run_found(struct sw_stream *stream, struct sw_cuda_gemm_state *state
                       static_cast<long long>(g->k), cublasLtGetStatusName(status));
 }
 
-/* A sum of no terms: C = beta C. */
+/* A sum of no terms: C is its addend, or 0. */
 static void run_empty(struct sw_stream *stream, const struct sw_gemm *g)
 {
     size_t element = static_cast<size_t>(sw_dtype_bytes(g->c_dtype));
-    if (g->beta != 0.0f)
-        return;
-    (void)cudaMemset2DAsync(g->c, static_cast<size_t>(g->ldc) * element, 0,
-                            static_cast<size_t>(g->n) * element, static_cast<size_t>(g->m),
-                            sw_cuda_stream(stream));
+    size_t pitch = static_cast<size_t>(g->ldc) * element;
+    size_t width = static_cast<size_t>(g->n) * element, rows = static_cast<size_t>(g->m);
+    const void *addend = addend_of(g);
+    if (g->beta == 0.0f)
+        (void)cudaMemset2DAsync(g->c, pitch, 0, width, rows, sw_cuda_stream(stream));
+    else if (addend != g->c)
+        (void)cudaMemcpy2DAsync(g->c, pitch, addend, pitch, width, rows, cudaMemcpyDeviceToDevice,
+                                sw_cuda_stream(stream));
     sw_cuda_end(stream, "an empty product");
 }
 

@@ -167,8 +167,7 @@ void sw_t5_attention_forward(const struct sw_t5_attention *attention,
 {
     const struct sw_block_run *run = attention->run;
     int64_t tokens = attention->queries.tokens;
-    int64_t width = run->model->t5.d_model;
-    void *branch = sw_carve(carve, bytes_of(run, tokens, width));
+    void *branch = sw_carve(carve, bytes_of(run, tokens, run->model->t5.d_model));
     float *bias = carve_bias(attention, carve);
     const struct sw_attention math = describe(attention, context, bias);
     void *workspace = sw_carve(carve, run->kernels->attention_forward_workspace_bytes(&math));
@@ -180,9 +179,7 @@ void sw_t5_attention_forward(const struct sw_t5_attention *attention,
     project(attention, context);
     expand_bias(attention, bias);
     run->kernels->attention_forward(run->stream, &math, context->o, context->lse, workspace);
-    sw_t5_linear(run, &o, tokens, branch, context->o);
-    run->kernels->residual_forward(run->stream, y, x, branch, width, &attention->queries, &dropout,
-                                   run->dtype);
+    sw_t5_linear_residual(run, &o, &attention->queries, &dropout, y, x, context->o, branch);
 }
 
 struct gradients {

@@ -55,9 +55,7 @@ void sw_t5_ffn_forward(const struct sw_t5_ffn *ffn, const struct sw_t5_ffn_conte
     sw_t5_norm_forward(run, 0, ffn->params->ffn_norm, tokens, context->normed, context->rstd, x);
     sw_t5_linear(run, &in, tokens, context->h, context->normed);
     run->kernels->ffn_forward(run->stream, &math, g, context->h);
-    sw_t5_linear(run, &out, tokens, branch, g);
-    run->kernels->residual_forward(run->stream, y, x, branch, run->model->t5.d_model, &ffn->rows,
-                                   &dropout, run->dtype);
+    sw_t5_linear_residual(run, &out, &ffn->rows, &dropout, y, x, g, branch);
 }
 
 /* g is not kept: it is as big as what it is made from, and cheap to make again. */

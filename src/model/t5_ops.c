@@ -48,8 +48,9 @@ struct sw_t5_matrix sw_t5_matrix(const struct sw_block_run *run, const struct sw
     return matrix;
 }
 
-void sw_t5_linear(const struct sw_block_run *run, const struct sw_t5_matrix *matrix, int64_t rows,
-                  void *y, const void *x)
+/* y = x W^T, or `addend` + that */
+static void linear(const struct sw_block_run *run, const struct sw_t5_matrix *matrix, int64_t rows,
+                   void *y, const void *addend, const void *x)
 {
     const struct sw_gemm gemm = {
         .m = rows,
@@ -62,11 +63,32 @@ void sw_t5_linear(const struct sw_block_run *run, const struct sw_t5_matrix *mat
         .ldb = matrix->in,
         .c = y,
         .ldc = matrix->out,
+        .addend = addend,
         .alpha = 1.0f,
+        .beta = addend != NULL ? 1.0f : 0.0f,
         .ab_dtype = run->dtype,
         .c_dtype = run->dtype,
     };
     run->kernels->gemm(run->stream, &gemm);
+}
+
+void sw_t5_linear(const struct sw_block_run *run, const struct sw_t5_matrix *matrix, int64_t rows,
+                  void *y, const void *x)
+{
+    linear(run, matrix, rows, y, NULL, x);
+}
+
+void sw_t5_linear_residual(const struct sw_block_run *run, const struct sw_t5_matrix *matrix,
+                           const struct sw_rows *layout, const struct sw_dropout *dropout, void *y,
+                           const void *residual, const void *x, void *branch)
+{
+    if (dropout->p > 0.0f) {
+        linear(run, matrix, layout->tokens, branch, NULL, x);
+        run->kernels->residual_forward(run->stream, y, residual, branch, matrix->out, layout,
+                                       dropout, run->dtype);
+    } else {
+        linear(run, matrix, layout->tokens, y, residual, x);
+    }
 }
 
 void sw_t5_linear_input(const struct sw_block_run *run, const struct sw_t5_matrix *matrix,

@@ -41,6 +41,7 @@ struct call {
     double bytes, flops;
     int64_t m, n, k;
     bool trans_a, trans_b, accumulate;
+    bool apart; /* it accumulates on another buffer than it writes */
     enum sw_dtype dtype, c_dtype;
     bool causal, cross, gated;
     float p;
@@ -134,6 +135,7 @@ static void run_gemm(struct bench *b, const struct call *c)
                                  .ldb = c->trans_b ? c->k : c->n,
                                  .c = b->buffer[2],
                                  .ldc = c->n,
+                                 .addend = c->apart ? b->buffer[3] : NULL,
                                  .alpha = 1e-6f,
                                  .beta = c->accumulate ? 1.0f : 0.0f,
                                  .ab_dtype = SW_BF16,
@@ -186,6 +188,12 @@ static void run_residual(struct bench *b, const struct call *c)
     dropout.p = c->p;
     b->ops->kernels->residual_forward(b->stream, b->buffer[2], b->buffer[0], b->buffer[1], MODEL,
                                       &b->encoder, &dropout, SW_BF16);
+}
+
+static void run_gemm_and_residual(struct bench *b, const struct call *c)
+{
+    run_gemm(b, c);
+    run_residual(b, c);
 }
 
 static void run_embedding(struct bench *b, const struct call *c)
@@ -452,6 +460,28 @@ static void measure_matrix(struct bench *b, const char *name, int64_t tokens, in
     measure(b, &call);
 }
 
+/* y = x w^T, then y added to a residual, against one product that adds to it. */
+static void measure_residual(struct bench *b, const char *name, int64_t tokens, int64_t out,
+                             int64_t in)
+{
+    char text[64];
+    double x = 2.0 * (double)tokens * (double)in, y = 2.0 * (double)tokens * (double)out;
+    struct call call = {.name = text,
+                        .run = run_gemm_and_residual,
+                        .flops = 2.0 * (double)tokens * (double)out * (double)in,
+                        .bytes = x + 2.0 * y + 2.0 * (double)out * (double)in,
+                        .c_dtype = SW_BF16,
+                        .m = tokens,
+                        .n = out,
+                        .k = in,
+                        .trans_b = true};
+    snprintf(text, sizeof text, "gemm %s, then residual", name);
+    measure(b, &call);
+    call.run = run_gemm, call.accumulate = true, call.apart = true;
+    snprintf(text, sizeof text, "gemm %s + residual", name);
+    measure(b, &call);
+}
+
 /* Scores are `seen` of queries x keys; forward has two products over them, backward five. */
 static void measure_attention(struct bench *b, const char *name, struct call call, double seen,
                               double keys)
@@ -571,6 +601,8 @@ int main(int argc, char **argv)
     measure_matrix(&b, "o", TOKENS, MODEL, WIDTH);
     measure_matrix(&b, "ffn in", TOKENS, INNER, MODEL);
     measure_matrix(&b, "ffn out", TOKENS, MODEL, INNER);
+    measure_residual(&b, "o", TOKENS, MODEL, WIDTH);
+    measure_residual(&b, "ffn out", TOKENS, MODEL, INNER);
     measure_matrix(&b, "k, v of the source", 4 * TOKENS, 2 * WIDTH, MODEL);
     measure_matrix(&b, "o, 1024 tokens", TOKENS / 4, MODEL, WIDTH);
     measure_attentions(&b);

@@ -72,6 +72,7 @@ static struct sw_plan_request make_request(const struct rig *rig, const struct s
         .kernels = &sw_cpu_kernels,
         .purpose = setup->purpose,
         .compute = setup->bf16 ? SW_BF16 : SW_F32,
+        .dropout = setup->dropout,
         .global_batch = ROWS,
         .micro_batch = setup->micro_batch,
         .source_length = SOURCE,

@@ -252,7 +252,8 @@ static struct sw_block_run block_run(const struct model_run *run, const struct p
 static struct sw_block_sizes sizes_of(const struct model_run *run, int64_t index)
 {
     struct sw_block_sizes sizes;
-    sw_block_sizes(run->model, (int32_t)index, &run->bounds, run->dtype, &sw_cpu_kernels, &sizes);
+    sw_block_sizes(run->model, (int32_t)index, &run->bounds, run->dropout, run->dtype,
+                   &sw_cpu_kernels, &sizes);
     return sizes;
 }
 

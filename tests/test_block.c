@@ -458,17 +458,22 @@ static void test_sizes(void **state)
     struct sw_block_sizes small, large;
     for (int32_t i = 0; i < model->block_count; i++) {
         const struct sw_bounds wider = {ROWS + 1, SOURCE + 3, TARGET + 2, 9};
-        sw_block_sizes(model, i, &bounds, SW_F32, &sw_cpu_kernels, &small);
-        sw_block_sizes(model, i, &wider, SW_F32, &sw_cpu_kernels, &large);
+        sw_block_sizes(model, i, &bounds, 0.1f, SW_F32, &sw_cpu_kernels, &small);
+        sw_block_sizes(model, i, &wider, 0.1f, SW_F32, &sw_cpu_kernels, &large);
         assert_true(large.workspace_bytes >= small.workspace_bytes);
         assert_true(large.context_bytes >= small.context_bytes);
         assert_true(large.forward_flops >= small.forward_flops);
     }
     /* one encoder block: q, k, v, o, wi and wo over 88 tokens, and two products over 8 rows */
-    sw_block_sizes(model, 1, &bounds, SW_F32, &sw_cpu_kernels, &small);
+    sw_block_sizes(model, 1, &bounds, 0.1f, SW_F32, &sw_cpu_kernels, &small);
     assert_true(small.forward_flops ==
                 2.0 * 88 * (4 * 12 * 15 + 2 * 12 * 18) + 2.0 * 2 * 8 * 11 * 11 * 15);
     assert_int_equal(small.input_bytes, 88 * 12 * 4);
+    /* without dropout, no branch of 88 x 12 values; until backward is what wants the most */
+    sw_block_sizes(model, 1, &bounds, 0.0f, SW_F32, &sw_cpu_kernels, &large);
+    assert_true(large.workspace_bytes < small.workspace_bytes);
+    assert_true(large.workspace_bytes >= small.workspace_bytes - 88 * 12 * 4 - 256);
+    assert_int_equal(small.context_bytes, large.context_bytes);
     sw_model_close(model);
 }
 

@@ -103,6 +103,8 @@ sw_code sw_engine_open(struct sw_engine **out, const struct sw_engine_config *co
     struct sw_engine *engine = sw_calloc(1, sizeof *engine);
     if (engine == NULL)
         return SW_FAIL(err, SW_E_MEMORY, "no memory for the engine");
+    /* else blocks would want more than was planned */
+    sw_assert(config->plan->request.dropout > 0.0f || !(config->dropout > 0.0f));
     engine->config = *config;
     engine->plan = config->plan;
     engine->model = config->model;

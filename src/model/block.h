@@ -68,8 +68,9 @@ struct sw_block_run {
     bool last_microbatch;   /* backward: fold bias_gradient into bias_partial */
 };
 
+/* For runs with `dropout` or without any: those want no more. */
 void sw_block_sizes(const struct sw_model *model, int32_t block, const struct sw_bounds *bounds,
-                    enum sw_dtype dtype, const struct sw_kernels *kernels,
+                    float dropout, enum sw_dtype dtype, const struct sw_kernels *kernels,
                     struct sw_block_sizes *out);
 
 /* Forward: output, and context when run->context is not NULL. */

@@ -167,7 +167,7 @@ void sw_t5_attention_forward(const struct sw_t5_attention *attention,
 {
     const struct sw_block_run *run = attention->run;
     int64_t tokens = attention->queries.tokens;
-    void *branch = sw_carve(carve, bytes_of(run, tokens, run->model->t5.d_model));
+    void *branch = sw_t5_branch(run, tokens, carve);
     float *bias = carve_bias(attention, carve);
     const struct sw_attention math = describe(attention, context, bias);
     void *workspace = sw_carve(carve, run->kernels->attention_forward_workspace_bytes(&math));

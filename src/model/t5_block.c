@@ -223,7 +223,7 @@ static double layer_flops(const struct sw_model *model, bool decoder,
 }
 
 void sw_block_sizes(const struct sw_model *model, int32_t block, const struct sw_bounds *bounds,
-                    enum sw_dtype dtype, const struct sw_kernels *kernels,
+                    float dropout, enum sw_dtype dtype, const struct sw_kernels *kernels,
                     struct sw_block_sizes *out)
 {
     const struct sw_microbatch batch = {
@@ -239,6 +239,7 @@ void sw_block_sizes(const struct sw_model *model, int32_t block, const struct sw
         .tables = &tables,
         .batch = &batch,
         .block = block,
+        .dropout = dropout,
         .dtype = dtype,
         .bounds = *bounds,
     };

@@ -45,7 +45,7 @@ void sw_t5_ffn_forward(const struct sw_t5_ffn *ffn, const struct sw_t5_ffn_conte
     const struct sw_block_run *run = ffn->run;
     int64_t tokens = ffn->rows.tokens;
     void *g = sw_carve(carve, inner_bytes(ffn, 1));
-    void *branch = sw_carve(carve, residual_bytes(ffn));
+    void *branch = sw_t5_branch(run, tokens, carve);
     if (carve->measuring)
         return;
     const struct sw_ffn math = describe(ffn);

@@ -78,6 +78,12 @@ void sw_t5_linear(const struct sw_block_run *run, const struct sw_t5_matrix *mat
     linear(run, matrix, rows, y, NULL, x);
 }
 
+void *sw_t5_branch(const struct sw_block_run *run, int64_t rows, struct sw_carve *carve)
+{
+    int64_t bytes = rows * run->model->t5.d_model * sw_dtype_bytes(run->dtype);
+    return run->dropout > 0.0f ? sw_carve(carve, bytes) : NULL;
+}
+
 void sw_t5_linear_residual(const struct sw_block_run *run, const struct sw_t5_matrix *matrix,
                            const struct sw_rows *layout, const struct sw_dropout *dropout, void *y,
                            const void *residual, const void *x, void *branch)

@@ -44,8 +44,10 @@ struct sw_t5_matrix sw_t5_matrix(const struct sw_block_run *run, const struct sw
 /* y [rows, out] = x [rows, in] W^T */
 void sw_t5_linear(const struct sw_block_run *run, const struct sw_t5_matrix *matrix, int64_t rows,
                   void *y, const void *x);
+/* Memory for a branch [rows, D] before it is dropped from; NULL without dropout. */
+void *sw_t5_branch(const struct sw_block_run *run, int64_t rows, struct sw_carve *carve);
 /* y [rows, out] = residual + dropout(x W^T); y may alias residual. Without dropout the product adds
- * to the residual itself; with it, the branch [rows, out] is made first, and then added. */
+ * to the residual itself; with it, the branch is made first, and then added. */
 void sw_t5_linear_residual(const struct sw_block_run *run, const struct sw_t5_matrix *matrix,
                            const struct sw_rows *layout, const struct sw_dropout *dropout, void *y,
                            const void *residual, const void *x, void *branch);

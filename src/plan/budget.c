@@ -26,9 +26,10 @@ void sw_plan_measure_blocks(struct sw_plan *plan)
     plan->activation_bytes = plan->context_bytes = plan->workspace_bytes = 0;
     plan->ends_workspace_bytes = 0;
     memset(plan->class_bytes, 0, sizeof plan->class_bytes);
+    float dropout = plan->request.purpose == SW_FOR_TRAINING ? plan->request.dropout : 0.0f;
     for (int64_t i = 0; i < model->block_count; i++) {
         struct sw_block_sizes *sizes = &plan->sizes[i];
-        sw_block_sizes(model, (int32_t)i, &plan->bounds, plan->request.compute,
+        sw_block_sizes(model, (int32_t)i, &plan->bounds, dropout, plan->request.compute,
                        plan->request.kernels, sizes);
         int64_t *output = &plan->class_bytes[sw_slots_class(plan, (int32_t)i)];
         int64_t *context = &plan->class_bytes[SW_SLOTS_CONTEXT + (int)model->blocks[i].kind];

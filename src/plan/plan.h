@@ -32,6 +32,7 @@ struct sw_plan_request {
     const struct sw_kernels *kernels;      /* for workspace sizes */
     enum sw_purpose purpose;               /* training plans evaluate, too */
     enum sw_dtype compute;
+    float dropout;                                                /* in training */
     int64_t global_batch;                                         /* rows per optimizer step */
     int64_t micro_batch;                                          /* rows; 0: the planner chooses */
     int64_t source_length, target_length;                         /* bounds, tokens */

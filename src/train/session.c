@@ -324,6 +324,12 @@ static sw_code read_rates(const struct sw_config *config, bool cpu, struct sw_pl
     return code;
 }
 
+static float dropout_of(const struct sw_session *session)
+{
+    double wanted = session->config->train.dropout;
+    return wanted >= 0 ? (float)wanted : session->model->t5.dropout;
+}
+
 sw_code sw_session_request(struct sw_session *session, enum sw_purpose purpose,
                            struct sw_plan_request *out, struct sw_err *err)
 {
@@ -338,6 +344,7 @@ sw_code sw_session_request(struct sw_session *session, enum sw_purpose purpose,
                            (config->precision.compute == SW_CFG_DTYPE_AUTO && !cpu)
                        ? SW_BF16
                        : SW_F32,
+        .dropout = dropout_of(session),
         .global_batch = config->train.global_batch,
         .micro_batch = config->train.micro_batch,
         .source_length = config->data.max_source_length,
@@ -436,8 +443,7 @@ sw_code sw_session_load(struct sw_session *session, struct sw_err *err)
         .pool = session->pool,
         .devices = session->devices,
         .seed = (uint64_t)config->train.seed,
-        .dropout =
-            config->train.dropout >= 0 ? (float)config->train.dropout : session->model->t5.dropout,
+        .dropout = dropout_of(session),
         .smoothing = (float)config->train.label_smoothing,
         .overlap = config->run.overlap,
         .near = bind_near,

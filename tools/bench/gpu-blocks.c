@@ -373,7 +373,7 @@ static void open_run(struct bench *b, const struct shape *shape, float dropout)
     run->bias_gradient = alloc(b, entries * 4);
     run->bias_partial = alloc(b, b->model->t5.bias_buckets * b->model->t5.heads * 4);
     run->last_microbatch = true;
-    sw_block_sizes(b->model, run->block, &run->bounds, SW_BF16, b->ops->kernels, &sizes);
+    sw_block_sizes(b->model, run->block, &run->bounds, dropout, SW_BF16, b->ops->kernels, &sizes);
     int64_t source_bytes = b->batch.source.tokens * b->model->t5.d_model * 2;
     b->gradient_bytes = sizes.output_bytes;
     run->input = alloc_random(b, sizes.input_bytes, 0);
@@ -527,7 +527,8 @@ static void print_kinds(double block_seconds)
 static void measure_block(struct bench *b, const struct shape *shape, float dropout)
 {
     struct sw_block_sizes sizes;
-    sw_block_sizes(b->model, b->run.block, &b->run.bounds, SW_BF16, b->ops->kernels, &sizes);
+    sw_block_sizes(b->model, b->run.block, &b->run.bounds, dropout, SW_BF16, b->ops->kernels,
+                   &sizes);
     double flops = 2.0 * sizes.forward_flops + sizes.backward_flops;
     double seconds = time_block(b);
     const struct sw_kernels kernels = timed_kernels(b);

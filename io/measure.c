@@ -71,9 +71,11 @@ static sw_code session_open(struct session *session, int64_t memory_bytes, struc
 }
 
 /* One pass over the file: requests of `request_bytes`, `depth` in flight, until the end or until
- * `max_seconds` are over (0: until the end). */
+ * `max_seconds` are over (0: until the end). Both: reads of its first half and writes of its second
+ * in turn, as a spill store takes them. */
+enum direction { READS, WRITES, BOTH };
 struct pass {
-    bool write;
+    enum direction direction;
     int64_t request_bytes;
     int depth;
     double max_seconds;
@@ -103,7 +105,8 @@ struct run {
     struct session *session;
     const struct pass *pass;
     struct sw_aio *aio;
-    int64_t started_bytes, done_bytes;
+    int64_t started; /* requests */
+    int64_t done_bytes;
     double begin, now; /* seconds */
     sw_code code;
 };
@@ -112,11 +115,17 @@ struct run {
 static void start_next(struct run *run, struct sw_aio_request *request)
 {
     double limit = run->pass->max_seconds;
-    if (run->code != SW_OK || run->started_bytes + request->bytes > run->session->file_bytes ||
-        (limit > 0 && run->now - run->begin >= limit))
+    enum direction direction = run->pass->direction;
+    int64_t pieces = run->session->file_bytes / request->bytes, n = run->started;
+    if (direction == BOTH)
+        pieces -= pieces % 2;
+    if (run->code != SW_OK || n >= pieces || (limit > 0 && run->now - run->begin >= limit))
         return;
-    request->offset_bytes = run->started_bytes;
-    run->started_bytes += request->bytes;
+    request->write = direction == WRITES || (direction == BOTH && n % 2 == 1);
+    if (direction == BOTH)
+        n = n / 2 + (request->write ? pieces / 2 : 0);
+    request->offset_bytes = n * request->bytes;
+    run->started++;
     sw_aio_submit(run->aio, request);
 }
 
@@ -152,7 +161,6 @@ static sw_code run_pass(struct session *session, const struct pass *pass, double
     if (requests == NULL)
         return SW_FAIL(err, SW_E_MEMORY, "no memory for %d requests", pass->depth);
     for (int i = 0; i < pass->depth; i++) {
-        requests[i].write = pass->write;
         requests[i].bytes = pass->request_bytes;
         requests[i].memory = session->memory + i * pass->request_bytes;
     }
@@ -184,7 +192,7 @@ sw_code sw_measure_drive(const struct sw_measure_config *config, struct sw_measu
     struct sw_measure_rates rates = {0};
     double first;
     sw_code code = session_open(&session, config->queue_depth * config->request_bytes, err);
-    struct pass pass = {true, config->request_bytes, config->queue_depth, 0};
+    struct pass pass = {WRITES, config->request_bytes, config->queue_depth, 0};
     set_progress(&session, 0, 0.4);
     if (code == SW_OK)
         code = run_pass(&session, &pass, &first, err);
@@ -192,7 +200,7 @@ sw_code sw_measure_drive(const struct sw_measure_config *config, struct sw_measu
     set_progress(&session, 0.4, 0.7);
     if (code == SW_OK)
         code = run_pass(&session, &pass, &rates.write_bytes_per_second, err);
-    pass.write = false;
+    pass.direction = READS;
     set_progress(&session, 0.7, 1);
     if (code == SW_OK)
         code = run_pass(&session, &pass, &rates.read_bytes_per_second, err);
@@ -219,7 +227,7 @@ static sw_code find_best(struct session *session, struct pass *best, struct sw_e
 {
     double rates[CANDIDATES], highest = 0;
     for (int i = 0; i < CANDIDATES; i++) {
-        struct pass pass = {false, candidates[i].request_bytes, candidates[i].depth,
+        struct pass pass = {READS, candidates[i].request_bytes, candidates[i].depth,
                             session->config->max_seconds / 4};
         set_progress(session, 0.3 + 0.05 * i, 0.35 + 0.05 * i);
         sw_code code = run_pass(session, &pass, &rates[i], err);
@@ -304,27 +312,33 @@ sw_code sw_measure_drive_best(const struct sw_measure_config *config,
     if (file_bytes == 0)
         file_bytes = SW_MEASURE_MOST_REQUEST_BYTES;
     struct session session = {.config = config, .descriptor = -1, .file_bytes = file_bytes};
-    double first, write_rate = 0, read_rate = 0;
+    double first, write_rate = 0, read_rate = 0, both_rate = 0;
     sw_code code = session_open(&session, candidate_memory_bytes, err);
-    struct pass pass = {true, 1 << 20, 16, 0};
+    struct pass pass = {WRITES, 1 << 20, 16, 0};
     set_progress(&session, 0, 0.3);
     if (code == SW_OK)
         code = run_pass(&session, &pass, &first, err);
     if (code == SW_OK)
         code = find_best(&session, &pass, err);
     pass.max_seconds = config->max_seconds;
-    set_progress(&session, 0.7, 0.85);
+    pass.direction = WRITES;
+    set_progress(&session, 0.7, 0.8);
     if (code == SW_OK)
         code = run_pass(&session, &pass, &write_rate, err);
-    pass.write = false;
-    set_progress(&session, 0.85, 1);
+    pass.direction = READS;
+    set_progress(&session, 0.8, 0.9);
     if (code == SW_OK)
         code = run_pass(&session, &pass, &read_rate, err);
+    pass.direction = BOTH;
+    set_progress(&session, 0.9, 1);
+    if (code == SW_OK)
+        code = run_pass(&session, &pass, &both_rate, err);
     drive->direct = session.direct;
     drive->request_bytes = pass.request_bytes;
     drive->queue_depth = pass.depth;
     drive->read_bytes_per_second = read_rate;
     drive->write_bytes_per_second = write_rate;
+    drive->both_bytes_per_second = both_rate;
     if (code == SW_OK)
         code = measure_alone(config, session.memory, drive, err);
     if (code == SW_OK)

@@ -36,10 +36,10 @@ struct sw_measure_rates {
 sw_code sw_measure_drive(const struct sw_measure_config *config, struct sw_measure_rates *out,
                          struct sw_err *err) SW_WARN_UNUSED;
 
-/* Find the smallest request size and depth that read within 5 % of the best, measure both ways with
- * them, and fill `drive`'s direct, request_bytes, queue_depth and rates; then, through a spill
- * store, chunks one at a time, and what they take longer: transfer_seconds. `config` gives all but
- * those two. */
+/* Find the smallest request size and depth that read within 5 % of the best, measure writes, reads
+ * and both in turn with them, and fill `drive`'s direct, request_bytes, queue_depth and rates;
+ * then, through a spill store, chunks one at a time, and what they take longer: transfer_seconds.
+ * `config` gives all but those two. */
 sw_code sw_measure_drive_best(const struct sw_measure_config *config,
                               struct sw_machine_drive *drive, struct sw_err *err) SW_WARN_UNUSED;
 

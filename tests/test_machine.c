@@ -31,6 +31,7 @@ static void make_machine(void)
         machine.gpus[i].peer_bytes_per_second = 2.5e11 / 3;
     }
     machine.drive_count = 1;
+    machine.drives[0].both_bytes_per_second = 3e9;
     snprintf(machine.drives[0].directory, sizeof machine.drives[0].directory, "/mnt/nvme");
     snprintf(machine.drives[0].device, sizeof machine.drives[0].device, "nvme0n1");
     machine.drives[0].free_bytes = 1000;
@@ -63,6 +64,7 @@ static void test_round_trip(void **state)
     assert_int_equal(back.memory_limit_bytes, -1);
     assert_true(back.optimizer_bytes_per_second == machine.optimizer_bytes_per_second);
     assert_true(back.gpus[1].both_bytes_per_second == 4e10);
+    assert_true(back.drives[0].both_bytes_per_second == 3e9);
     assert_true(back.gpus[1].h2d_bytes_per_second == machine.gpus[1].h2d_bytes_per_second);
     assert_true(back.gpus[0].peer_bytes_per_second == 2.5e11 / 3);
     free(text);

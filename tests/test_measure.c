@@ -48,6 +48,7 @@ static void test_best(void **state)
     assert_ok(sw_measure_drive_best(&config, &drive, &err), &err);
     assert_true(drive.queue_depth >= 4 && drive.request_bytes >= 128 << 10);
     assert_true(drive.read_bytes_per_second > 0 && drive.write_bytes_per_second > 0);
+    assert_true(drive.both_bytes_per_second > 0);
     assert_true(drive.transfer_seconds >= 0 && drive.transfer_seconds < 10);
 }
 

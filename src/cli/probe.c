@@ -149,8 +149,8 @@ static void print_drives(const struct sw_machine *machine, struct sw_text *out)
 {
     if (machine->drive_count == 0)
         return;
-    sw_text_add(out, "\n%-28s %-12s %-8s %5s %10s %9s %9s %9s %5s\n", "directory", "device",
-                "system", "node", "free GiB", "read MB/s", "write", "request", "depth");
+    sw_text_add(out, "\n%-28s %-12s %-8s %5s %10s %9s %9s %9s %9s %5s\n", "directory", "device",
+                "system", "node", "free GiB", "read MB/s", "write", "both", "request", "depth");
     for (int i = 0; i < machine->drive_count; i++) {
         const struct sw_machine_drive *drive = &machine->drives[i];
         char node[16];
@@ -158,8 +158,8 @@ static void print_drives(const struct sw_machine *machine, struct sw_text *out)
         sw_text_add(out, "%-28s %-12s %-8s %5s %10.1f", drive->directory, drive->device,
                     drive->file_system, node, gib(drive->free_bytes));
         if (drive->read_bytes_per_second > 0)
-            sw_text_add(out, " %9.0f %9.0f %6lld KiB %4d", drive->read_bytes_per_second / 1e6,
-                        drive->write_bytes_per_second / 1e6,
+            sw_text_add(out, " %9.0f %9.0f %9.0f %6lld KiB %4d", drive->read_bytes_per_second / 1e6,
+                        drive->write_bytes_per_second / 1e6, drive->both_bytes_per_second / 1e6,
                         (long long)(drive->request_bytes >> 10), drive->queue_depth);
         sw_text_add(out, "\n");
     }

@@ -73,12 +73,17 @@ void sw_plan_rates_of_machine(const struct sw_machine *machine, bool gpu, struct
         out->both_bytes = machine->gpus[0].both_bytes_per_second;
         out->peer_bytes = machine->gpus[0].peer_bytes_per_second;
     }
+    bool both_known = true;
     for (int i = 0; i < machine->drive_count; i++) {
+        out->nvme_both_bytes += machine->drives[i].both_bytes_per_second;
+        both_known = both_known && machine->drives[i].both_bytes_per_second > 0;
         out->nvme_read_bytes += machine->drives[i].read_bytes_per_second;
         out->nvme_write_bytes += machine->drives[i].write_bytes_per_second;
         if (machine->drives[i].transfer_seconds > out->nvme_transfer_seconds)
             out->nvme_transfer_seconds = machine->drives[i].transfer_seconds;
     }
+    if (!both_known)
+        out->nvme_both_bytes = 0;
 }
 
 /* Bytes of the parts in `parts` (bits), an element. */
@@ -312,6 +317,7 @@ static void drive_cost(const struct sw_plan_costing *costing, const struct sw_op
     bool read = op->kind == SW_OP_READ || op->kind == SW_OP_FETCH;
     move_cost(cost, (double)sw_plan_op_bytes(costing->plan, op),
               read ? rates->nvme_read_bytes : rates->nvme_write_bytes, SW_RESOURCE_DRIVES, rates);
+    cost->writes = !read;
     if (!costing->overlap && cost->seconds > 0)
         cost->seconds += rates->nvme_transfer_seconds;
 }
@@ -360,10 +366,23 @@ void sw_plan_op_cost(const struct sw_op *op, void *context, struct sw_op_cost *c
     }
 }
 
+double sw_plan_drives_mixing(const struct sw_plan_rates *rates)
+{
+    double read = rates->nvme_read_bytes, write = rates->nvme_write_bytes;
+    if (!(rates->nvme_both_bytes > 0 && read > 0 && write > 0))
+        return 0;
+    /* as many bytes of each, one after the other: their shares of the time, and the rate */
+    double reads = write / (read + write), writes = read / (read + write);
+    double turns = 2 * read * write / (read + write);
+    double mixing = (turns / rates->nvme_both_bytes - 1) / (4 * reads * writes);
+    return mixing > -0.5 ? mixing : -0.5; /* both as fast as alone */
+}
+
 sw_code sw_plan_simulate(const struct sw_plan *plan, bool overlap, struct sw_simulation *out,
                          struct sw_err *err)
 {
     struct sw_plan_costing costing = {plan, sw_plan_rates_complete(&plan->request.rates), overlap};
+    out->drives_mixing = sw_plan_drives_mixing(&costing.rates);
     const struct sw_program *program = plan->step         ? plan->step
                                        : plan->evaluation ? plan->evaluation
                                                           : plan->decode;

@@ -37,7 +37,7 @@ struct rate {
     double known, used; /* a second; known 0: a nominal one is used */
     bool flops, matters;
 };
-enum { RATES = 8 };
+enum { RATES = 9 };
 
 static int list_rates(const struct sw_plan *plan, struct rate out[RATES])
 {
@@ -57,6 +57,8 @@ static int list_rates(const struct sw_plan *plan, struct rate out[RATES])
          spills},
         {"writes", "nvme_write_bytes", known->nvme_write_bytes, used.nvme_write_bytes, false,
          spills},
+        {"both at once", "nvme_both_bytes", known->nvme_both_bytes, used.nvme_both_bytes, false,
+         spills && known->nvme_both_bytes > 0},
     };
     int count = 0;
     for (int i = 0; i < RATES; i++)

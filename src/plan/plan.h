@@ -195,6 +195,9 @@ void sw_plan_print_rates(const struct sw_plan *plan, struct sw_text *out);
 void sw_plan_print(const struct sw_plan *plan, struct sw_text *out);
 void sw_plan_print_json(const struct sw_plan *plan, struct sw_text *out);
 
+/* sw_simulation's drives_mixing by the rates of reads, of writes and of both; 0 where they are not
+ * known. */
+double sw_plan_drives_mixing(const struct sw_plan_rates *rates);
 /* The step (or, without training, what there is) on a virtual clock, by the request's rates; those
  * that are not known are a plain desktop's. `overlap` false: one op after the other. */
 sw_code sw_plan_simulate(const struct sw_plan *plan, bool overlap, struct sw_simulation *out,

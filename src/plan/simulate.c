@@ -32,6 +32,7 @@ struct clock {
     double now;
     double *device_seconds; /* [MOST_DEVICES][SW_RESOURCES] */
     double *load;           /* [MOST_DEVICES][SW_RESOURCES] asked for at present */
+    double drives_longer;   /* than reads or writes alone do drives take at present; 1: no longer */
     struct sw_simulation result;
 };
 
@@ -135,15 +136,26 @@ static double *load_of(struct clock *clock, const struct sw_op_cost *cost, int r
     return &clock->load[place_of(cost, resource) * SW_RESOURCES + resource];
 }
 
-/* How fast ops go on: 1 unless a resource that one uses is asked for more than once. */
+/* Times as long do drives take that are asked for `load`, `writes` of it by writes. */
+static double drives_longer(const struct clock *clock, double load, double writes)
+{
+    double share = load > 0 ? writes / load : 0;
+    return 1 + clock->result.drives_mixing * 4 * share * (1 - share);
+}
+
+/* How fast ops go on: 1 unless a resource that one uses is asked for more than there is. */
 static void set_speeds(struct clock *clock)
 {
+    double writes = 0;
     memset(clock->load, 0, (size_t)MOST_DEVICES * SW_RESOURCES * sizeof *clock->load);
     for (int32_t i = 0; i < clock->active_count; i++) {
         const struct sw_op_cost *cost = &clock->running[clock->active[i]].cost;
         for (int r = 0; r < SW_RESOURCES; r++)
             *load_of(clock, cost, r) += (double)cost->load[r];
+        writes += cost->writes ? (double)cost->load[SW_RESOURCE_DRIVES] : 0;
     }
+    clock->drives_longer = drives_longer(clock, clock->load[SW_RESOURCE_DRIVES], writes);
+    clock->load[SW_RESOURCE_DRIVES] *= clock->drives_longer;
     for (int32_t i = 0; i < clock->active_count; i++) {
         struct running *running = &clock->running[clock->active[i]];
         double most = 1.0;
@@ -153,6 +165,15 @@ static void set_speeds(struct clock *clock)
         }
         running->speed = 1.0 / most;
     }
+}
+
+/* `account` has counted an op's use of drives as if they did nothing else meanwhile. */
+static void note_mixing(struct clock *clock, const struct running *running, double seconds)
+{
+    double *use = &clock->device_seconds[SW_RESOURCE_DRIVES];
+    *use += seconds * running->speed * (double)running->cost.load[SW_RESOURCE_DRIVES] *
+            (clock->drives_longer - 1);
+    clock->result.resource_seconds[SW_RESOURCE_DRIVES] = *use;
 }
 
 static void note_busy(struct clock *clock, const struct sw_op *op, double seconds)
@@ -181,6 +202,7 @@ static bool advance(struct clock *clock)
         int32_t q = clock->active[i];
         struct running *running = &clock->running[q];
         note_busy(clock, running->op, step);
+        note_mixing(clock, running, step);
         running->left -= step * running->speed;
         if (running->left > 1e-12 * running->cost.seconds) {
             clock->active[kept++] = q;
@@ -235,6 +257,7 @@ sw_code sw_program_simulate(const struct sw_program *program, sw_op_cost_fn cost
     double limit = out->give_up_seconds;
     clock.result.give_up_seconds = limit;
     clock.result.queue_seconds = out->queue_seconds;
+    clock.result.drives_mixing = out->drives_mixing;
     sw_code code = SW_OK;
     if (!open_clock(&clock)) {
         code = SW_FAIL(err, SW_E_MEMORY, "no memory to simulate %lld ops",

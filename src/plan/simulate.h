@@ -18,6 +18,8 @@ struct sw_plan_rates {
     double peer_bytes; /* from device to device, where they reach each other: by the links that the
                           host has to them, unless it is faster than those */
     double nvme_read_bytes, nvme_write_bytes; /* of all spill directories together */
+    double nvme_both_bytes; /* of reads and writes, as many bytes of each, at once, in all; 0: as if
+                               they took turns */
     double nvme_transfer_seconds; /* that an op alone takes longer; others under way hide it */
     const char *origin; /* where they are from, in words, for explain.c; NULL: nothing is said */
 };
@@ -42,6 +44,7 @@ const char *sw_resource_name(enum sw_resource resource);
 struct sw_op_cost {
     double seconds;           /* with nobody else about */
     float load[SW_RESOURCES]; /* share of each resource that it then takes; 0 .. 1 */
+    bool writes;              /* to drives, which go slower while they read, too */
     int32_t device;           /* whose arithmetic and links it uses; others have their own */
 };
 typedef void (*sw_op_cost_fn)(const struct sw_op *op, void *context, struct sw_op_cost *out);
@@ -55,11 +58,15 @@ struct sw_simulation {
                                0: go on to the end */
     double *queue_seconds;  /* borrowed [queue_count], set before; as busy_seconds. NULL: not wanted
                              */
+    double drives_mixing;   /* set before: of their time, what drives take longer where half of it
+                               goes to reads and half to writes; less than 0: shorter */
 };
 
 /* Each lane runs its ops in order, one at a time, each as soon as its waits are over; where ops ask
- * for more than all of a resource, all that use it slow down alike. `overlap` false: one op at a
- * time in serial order. */
+ * for more than all of a resource, all that use it slow down alike. Drives take 1 + drives_mixing 4
+ * r w as long while they read and write, r and w being the shares of reads and writes in what is
+ * asked for: as measured where it is half and half, and not at all for one kind alone. `overlap`
+ * false: one op at a time in serial order. */
 sw_code sw_program_simulate(const struct sw_program *program, sw_op_cost_fn cost, void *context,
                             bool overlap, struct sw_simulation *out,
                             struct sw_err *err) SW_WARN_UNUSED;

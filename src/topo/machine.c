@@ -62,6 +62,7 @@ static const struct field drive_fields[] = {
     DRIVE(queue_depth, COUNT),
     DRIVE(read_bytes_per_second, RATE),
     DRIVE(write_bytes_per_second, RATE),
+    DRIVE(both_bytes_per_second, RATE),
     DRIVE(transfer_seconds, RATE),
 };
 

@@ -36,6 +36,7 @@ struct sw_machine_drive {
     int64_t request_bytes; /* found best; 0: not measured */
     int queue_depth;       /* likewise */
     double read_bytes_per_second, write_bytes_per_second;
+    double both_bytes_per_second; /* reads and writes in turn, in all */
     double transfer_seconds; /* that a chunk alone takes longer than its bytes at these rates */
 };
 
